@@ -62,7 +62,7 @@ async def serve(folder: Path) -> None:
     store = EmbeddedStore(Database(folder), is_readable)
     registry = Registry(store, lambda: datetime.now(UTC))  # noqa: TID251  # a server's clock
     authority = Authority(folder / "pki", datetime.now(UTC))  # noqa: TID251
-    tls = authority.server_context(authority.server(["127.0.0.1", "localhost"]))
+    tls = authority.build_server_context(authority.issue_server_certificate(["127.0.0.1", "localhost"]))
     access = Access(load_tokens(folder / "tokens.csv"))
     server = ApiServer(registry, access.identify, bounds=Bounds().lowered_to_files(raise_limit()))
     watch, loop = Watch(), asyncio.get_running_loop()

@@ -35,13 +35,13 @@ def objects(count: int) -> list[dict[str, object]]:
     return made
 
 
-def serve_dns(count: int, told: Connection) -> None:
+def answer_dns(count: int, told: Connection) -> None:
     import asyncio  # noqa: PLC0415  # the server's process only
 
     from vipwire.kube.resource import ObjectReader  # noqa: PLC0415
     from vipwire.process_lifecycle import cyclic_garbage  # noqa: PLC0415
     from vipwire_up.dns.objects import SERVICES, SLICES  # noqa: PLC0415
-    from vipwire_up.dns.run import Emit, serve  # noqa: PLC0415
+    from vipwire_up.dns.run import Emit, serve_dns  # noqa: PLC0415
     from vipwire_up.dns.settings import Settings  # noqa: PLC0415
 
     async def feed(emit: Emit) -> None:
@@ -53,7 +53,7 @@ def serve_dns(count: int, told: Connection) -> None:
 
     cyclic_garbage.look_rarely()  # as `vipwire dns` does
     settings = Settings(rate=0, addresses=("127.0.0.1",), port=0, advertised=("127.0.0.1",))
-    asyncio.run(serve(settings, feed, lambda port, _: told.send({"port": port})))
+    asyncio.run(serve_dns(settings, feed, lambda port, _: told.send({"port": port})))
 
 
 def serve_echo(_count: int, told: Connection) -> None:
@@ -139,7 +139,7 @@ def main() -> int:
     parser.add_argument("--services", type=int, default=1000)
     parser.add_argument("--window", type=int, default=32, help="questions under way at a time")
     options = parser.parse_args()
-    served, echoed = measure("dns", serve_dns, options), measure("echo", serve_echo, options)
+    served, echoed = measure("dns", answer_dns, options), measure("echo", serve_echo, options)
     print(f"ratio {served / echoed:.2f} of the echo, by CPU time of the server")
     return 0
 

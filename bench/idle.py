@@ -89,10 +89,10 @@ def running(lab: Lab, node: str, words: tuple[str, ...], log: Path, said: str = 
     heard = Listened(words[0], process)
     try:
         if said:
-            heard.until(lambda lines: any(line.startswith(said) for line in lines), PATIENCE)
+            heard.wait_until(lambda lines: any(line.startswith(said) for line in lines), PATIENCE)
         yield process.pid
     finally:
-        heard.end(PATIENCE, signal.SIGTERM)
+        heard.end_process(PATIENCE, signal.SIGTERM)
 
 
 def settle(pids: dict[str, int], least: float = 20.0) -> None:

@@ -173,11 +173,11 @@ def inside(services: int, endpoints: int) -> None:
 @click.option("--services", default=5000, show_default=True)
 @click.option("--endpoints", default=10, show_default=True)
 def main(services: int, endpoints: int) -> None:
-    if guest_kernel.inside():
+    if guest_kernel.current_guest_kernel():
         inside(services, endpoints)
         return
     command = [sys.executable, "-m", "bench.ipvs", f"--services={services}", f"--endpoints={endpoints}"]
-    sys.exit(guest_kernel.run(command, guest_kernel.Guest(memory="1500M", timeout=900)))
+    sys.exit(guest_kernel.run_in_guest(command, guest_kernel.Guest(memory="1500M", timeout=900)))
 
 
 if __name__ == "__main__":

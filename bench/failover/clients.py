@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire_lab.cluster.cluster import Lab
-from vipwire_up.announcing.announce import arp, claimed_by_arp
+from vipwire_up.announcing.announce import build_arp_frame, read_arp_claim
 
 PORT: Final = 80
 INTERVAL, TIMEOUT = 0.02, 0.4
@@ -32,7 +32,7 @@ class Client(threading.Thread):
         self.results: list[tuple[float, float, bool]] = []
 
     def run(self) -> None:
-        with self._lab.inside("client"):
+        with self._lab.enter_namespace("client"):
             asyncio.run(self._connect_all_the_time())
 
     async def _connect_all_the_time(self) -> None:
@@ -83,7 +83,7 @@ class Writer(threading.Thread):
     def run(self) -> None:
         """Write until told to end; repeat failed writes."""
         name, number = f"written-at-{self._node}", 0
-        with self._lab.inside(self._node):
+        with self._lab.enter_namespace(self._node):
             self._ask("POST", _CONFIG_MAPS, {"metadata": {"name": name}})
             while not self._stop_asked.wait(_API_PAUSE):
                 began, number = time.monotonic(), number + 1
@@ -114,7 +114,7 @@ class Owners(threading.Thread):
     def __init__(self, lab: Lab, addresses: tuple[str, ...]) -> None:
         super().__init__(daemon=True)
         self._wanted = addresses
-        with lab.inside("client"):
+        with lab.enter_namespace("client"):
             self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0806))
             self._socket.bind(("lan0", 0x0806))
         self._stop_asked = threading.Event()
@@ -130,7 +130,7 @@ class Owners(threading.Thread):
             for address in self._wanted:
                 packed = socket.inet_aton(address)
                 with contextlib.suppress(OSError):
-                    self._socket.send(arp(1, hardware, me, b"\xff" * 6, packed))
+                    self._socket.send(build_arp_frame(1, hardware, me, b"\xff" * 6, packed))
                 found = {claim[0] for claim in self._answers(hardware) if claim[1] == packed}
                 self.questions += 1
                 self.answered += bool(found)
@@ -147,7 +147,7 @@ class Owners(threading.Thread):
                 frame = self._socket.recv(2048)
             except OSError:  # no more packets
                 return
-            claim = claimed_by_arp(frame)
+            claim = read_arp_claim(frame)
             if claim and frame[:6] == hardware:
                 yield claim
 

@@ -17,7 +17,7 @@ from bench.failover.clients import PORT
 
 from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.demo.stage import Listened
-from vipwire_lab.namespaces.links import lan_port
+from vipwire_lab.namespaces.links import lan_port_name
 from vipwire_lab.namespaces.topology import UNDERLAY
 from vipwire_up.announcing.choose import choose_machine
 
@@ -82,7 +82,7 @@ class Machines:
         command = [sys.executable, "-m", "vipwire", *words]
         process = self.lab.popen(node, command, stderr=subprocess.STDOUT, **options)
         self.running[node] = process, Listened(node, process)
-        self.running[node][1].until(lambda lines: any(line.startswith(said) for line in lines), PATIENCE)
+        self.running[node][1].wait_until(lambda lines: any(line.startswith(said) for line in lines), PATIENCE)
 
     def bring_back(self, node: str, *words: str) -> None:
         self.run(
@@ -90,7 +90,7 @@ class Machines:
         )
 
     def end(self, node: str, number: signal.Signals) -> None:
-        self.running.pop(node)[1].end(PATIENCE, number)
+        self.running.pop(node)[1].end_process(PATIENCE, number)
 
     def signal(self, node: str, number: signal.Signals) -> None:
         self.running[node][0].send_signal(number)
@@ -98,7 +98,7 @@ class Machines:
     def save_logs(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for node, (_, listened) in self.running.items():
-            (folder / f"{node}.log").write_text("\n".join(listened.until(lambda _: True, PATIENCE)))
+            (folder / f"{node}.log").write_text("\n".join(listened.wait_until(lambda _: True, PATIENCE)))
         for path in self.folder.glob("*.log"):
             shutil.copy(path, folder)
 
@@ -136,30 +136,30 @@ class Machines:
         """Cut a machine off: set its links down, or drop its incoming or outgoing packets."""
         self.cut_off.add(node)
         if how == "cut":
-            for link in (lan_port(node), node):
+            for link in (lan_port_name(node), node):
                 self._under("ip", "link", "set", link, "down")
             return
         hook = "egress" if how == "deaf" else "ingress"
         chains = "".join(
             f'chain {name} {{ type filter hook {hook} device "{link}" priority 0; drop; }}\n'
-            for name, link in (("lan", lan_port(node)), ("routed", node))
+            for name, link in (("lan", lan_port_name(node)), ("routed", node))
         )
         self._under("nft", f"table netdev cut-{node} {{ {chains} }}")
 
     def heal(self, node: str) -> None:
-        for link in (lan_port(node), node):
+        for link in (lan_port_name(node), node):
             self._under("ip", "link", "set", link, "up")
         self.lab.run(UNDERLAY, ["nft", "delete", "table", "netdev", f"cut-{node}"], check=False)
         # the kernel deleted this entry with the link
-        self._under("ip", "neigh", "replace", self.lab.address(node), "lladdr", "02:00:00:00:00:02", "dev", node)
-        self._under("ip", "route", "replace", self.lab.address(node), "dev", node)
+        self._under("ip", "neigh", "replace", self.lab.address_of(node), "lladdr", "02:00:00:00:00:02", "dev", node)
+        self._under("ip", "route", "replace", self.lab.address_of(node), "dev", node)
         number = node[-1]
-        self._under("ip", "route", "replace", f"10.244.{number}.0/24", "via", self.lab.address(node), "dev", node)
+        self._under("ip", "route", "replace", f"10.244.{number}.0/24", "via", self.lab.address_of(node), "dev", node)
         self.cut_off.discard(node)
 
     def start_rivals(self) -> None:
         for node in NODES:
-            self.lab.serve(node, [RIVAL_PORT])
+            self.lab.start_echo_servers(node, [RIVAL_PORT])
         for priority, node in ((100, "node-1"), (101, "node-3"), (110, "node-2")):
             path = self.folder / f"keepalived-{node}.conf"
             path.write_text(KEEPALIVED.format(node=node, priority=priority, address=RIVAL))

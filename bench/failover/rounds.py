@@ -59,7 +59,7 @@ class Writing(threading.Thread):
         self._check_asked, self._checked, self._over = threading.Event(), threading.Event(), False
 
     def run(self) -> None:
-        with self._machines.lab.inside("client"):
+        with self._machines.lab.enter_namespace("client"):
             asyncio.run(self._write())
         self._checked.set()
 

@@ -53,7 +53,7 @@ class Soak:
 
     def run(self) -> None:
         """Build the scene, apply faults, judge, and print the table."""
-        with self._scene.standing(), self._scene.lab.inside(self._scene.host):
+        with self._scene.standing(), self._scene.lab.enter_namespace(self._scene.host):
             self._scene.up.start()
             asyncio.run(self._story())
         self._tell()
@@ -83,8 +83,8 @@ class Soak:
     def _probing(self, vip: str) -> Iterator[None]:
         lab = self._scene.lab
         self._probers = [
-            Prober("Pod to ClusterIP", lab.netns("pod-1b"), Target(vip, 80)),
-            Prober("client to NodePort", lab.netns("client"), Target(self._scene.node_address, NODE_PORT)),
+            Prober("Pod to ClusterIP", lab.namespace_of("pod-1b"), Target(vip, 80)),
+            Prober("client to NodePort", lab.namespace_of("client"), Target(self._scene.node_address, NODE_PORT)),
         ]
         with contextlib.ExitStack() as stack:
             for prober in self._probers:

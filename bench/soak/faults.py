@@ -124,7 +124,7 @@ class Harm:
     async def conntrack_full(self) -> None:
         """Fill the conntrack table of the proxy's node: the kernel drops new connections."""
         async with self._window("conntrack full", 3.0):
-            with self._scene.lab.inside(NODE):
+            with self._scene.lab.enter_namespace(NODE):
                 netlink = NetlinkSocket(NETLINK_NETFILTER)
             with netlink:
                 limit, seconds = int(_LIMIT.read_text(encoding="ascii")), self._chance.uniform(1.0, 3.0)

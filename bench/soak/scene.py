@@ -110,7 +110,7 @@ class Scene:
         self.up_faults = Faults(folder, "up", library, seed)
         self.proxy_faults = Faults(folder, "proxy", library, seed + 1)
         self.address = next(node.addresses[0] for node in self.lab.topology.nodes if node.name == self.host)
-        self.node_address = self.lab.address(NODE)
+        self.node_address = self.lab.address_of(NODE)
         vipwire = (sys.executable, "-m", "vipwire")
         more = (f"--proxy-mode={mode}", "--nodeport-addresses=0.0.0.0/0", *self._clients())
         up = (
@@ -144,7 +144,7 @@ class Scene:
         if self.mode != "ebpf":
             return ()
         pods = (pod.name for pod in self.lab.topology.pods if pod.node == NODE)
-        clients = ",".join(str(self.lab.netns(pod)) for pod in pods)
+        clients = ",".join(str(self.lab.namespace_of(pod)) for pod in pods)
         return f"--ebpf-cgroup={list_mounted()[0] / own_cgroup.here()}", f"--ebpf-clients={clients}"
 
     @contextlib.contextmanager

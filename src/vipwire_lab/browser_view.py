@@ -36,16 +36,16 @@ def show_page(lab: Lab, node: str, port: int) -> None:
             if process.stdout is None or not process.stdout.readline():
                 said = process.stderr.read().decode(errors="replace").strip() if process.stderr else ""
                 raise LabError(f"cannot serve the page of {node}: {said.removeprefix('error: ')}")
-            asyncio.run(_pass_on(lab.netns(node), port))
+            asyncio.run(_forward_port(lab.namespace_of(node), port))
         except KeyboardInterrupt:
             return
         finally:
             process.terminate()
 
 
-async def _pass_on(namespace: Path, port: int) -> None:
+async def _forward_port(namespace: Path, port: int) -> None:
     try:
-        server = await asyncio.start_server(partial(_connect, namespace), _HERE, port)
+        server = await asyncio.start_server(partial(_serve_connection, namespace), _HERE, port)
     except OSError as error:
         raise LabError(f"cannot listen at {_HERE}:{port}: {error.strerror}; choose another --port") from error
     say(f"Serving at http://{_HERE}:{server.sockets[0].getsockname()[1]}/")
@@ -53,9 +53,9 @@ async def _pass_on(namespace: Path, port: int) -> None:
         await server.serve_forever()
 
 
-async def _connect(namespace: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+async def _serve_connection(namespace: Path, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     with closing(writer):
-        with netns.inside(namespace):
+        with netns.enter_namespace(namespace):
             inner = socket.socket()
         inner.settimeout(0)
         try:
@@ -65,10 +65,10 @@ async def _connect(namespace: Path, reader: asyncio.StreamReader, writer: asynci
             return
         there, back = await asyncio.open_connection(sock=inner)
         with closing(back):
-            await run_until_first_ends(_carry(reader, back), _carry(there, writer))
+            await run_until_first_ends(_copy_stream(reader, back), _copy_stream(there, writer))
 
 
-async def _carry(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+async def _copy_stream(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     try:
         while piece := await source.read(_PIECE):
             sink.write(piece)

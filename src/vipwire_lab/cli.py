@@ -23,14 +23,14 @@ from vipwire_lab.cluster import state
 from vipwire_lab.cluster.cluster import Lab, take_down_stale
 from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target
 from vipwire_lab.cluster.probe import probe
-from vipwire_lab.cluster.state import as_called, search_path
+from vipwire_lab.cluster.state import extend_search_path, spell_command
 from vipwire_lab.compare import measure
-from vipwire_lab.compare.tour import tour as show_modes
+from vipwire_lab.compare.tour import run_tour as show_modes
 from vipwire_lab.compare.tour import wait_for_enter
 from vipwire_lab.demo.scenes import run_demo
 from vipwire_lab.echo_servers import sockets as raw_sockets
 from vipwire_lab.namespaces.topology import Client, Node, make_topology
-from vipwire_lab.proxies import folder_of, start_proxies
+from vipwire_lab.proxies import proxies_folder, start_proxies
 
 _NAME = click.option(
     "--name",
@@ -74,7 +74,7 @@ def lab() -> None:
 def up(name: str, pods: str, ports: str, machines: int | None, mode: str | None) -> None:
     """Build a lab and leave it up; with --proxy-mode it serves a Service `web` at 10.96.0.10 and node port 30080."""
     with plain_errors():
-        many, open_ports = _numbers("--pods", pods, 0, 26), _numbers("--ports", ports, 1, 65535)
+        many, open_ports = _parse_numbers("--pods", pods, 0, 26), _parse_numbers("--ports", ports, 1, 65535)
         many = (1,) * machines if machines else many
         built = Lab(make_topology(many, open_ports, lan=bool(machines)), name)
         built.up(stays=True)
@@ -86,7 +86,7 @@ def up(name: str, pods: str, ports: str, machines: int | None, mode: str | None)
                 raise
         show_lab(built)
         if mode:
-            show_proxies(built, mode, folder_of(built))
+            show_proxies(built, mode, proxies_folder(built))
 
 
 @lab.command()
@@ -117,10 +117,10 @@ def down(name: str, *, stale: bool) -> None:
 def exec(name: str, host: str, command: tuple[str, ...]) -> NoReturn:  # noqa: A001 - the command's name
     """Run a command in a host's network: `vipwire lab exec node-1 -- nft list ruleset`."""
     command = command[command[0] == "--" :]
-    with plain_errors(), Lab.attach(name).inside(host):
+    with plain_errors(), Lab.attach(name).enter_namespace(host):
         environment = dict(os.environ)
-        environment["PATH"] = search_path(environment.get("PATH", os.defpath))
-        environment[state.FLAGS] = state.flags_of(name, environment.get(state.FLAGS, ""))
+        environment["PATH"] = extend_search_path(environment.get("PATH", os.defpath))
+        environment[state.FLAGS] = state.flags_for_lab(name, environment.get(state.FLAGS, ""))
         try:
             os.execvpe(command[0], command, environment)  # noqa: S606 - what it is for
         except FileNotFoundError as error:
@@ -148,9 +148,9 @@ def probe_command(context: click.Context, /, name: str, output: str, host: str, 
     with plain_errors():
         found = Lab.attach(name)
         target = Target.parse(destination)
-        results = probe(found.netns(host), target, ProbeOptions(**how))
+        results = probe(found.namespace_of(host), target, ProbeOptions(**how))
     if output == "json":
-        click.echo(json.dumps([result_object(result) for result in results], indent=2))
+        click.echo(json.dumps([build_result_object(result) for result in results], indent=2))
     else:
         show_results(host, target, results)
     context.exit(int(not all(result.answer for result in results)))
@@ -184,7 +184,7 @@ def view(name: str, node: str, port: int) -> None:
 def manifests(name: str) -> None:
     """Print the lab as Kubernetes objects: its Nodes, and a Service `web` with its EndpointSlices."""
     with plain_errors():
-        click.echo(kubernetes.as_yaml(kubernetes.example(Lab.attach(name).topology)), nl=False)
+        click.echo(kubernetes.dump_yaml(kubernetes.build_example(Lab.attach(name).topology)), nl=False)
 
 
 @lab.command(short_help="Run all modes on the same Services and packets.")
@@ -207,11 +207,13 @@ def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
     package user-mode-linux), which boots in seconds.
     """
     with plain_errors():
-        document = measure.compare(modes or mode_names(), lambda mode: note(f"running {mode} mode …"), here=here)
+        document = measure.compare_modes(
+            modes or mode_names(), lambda mode: note(f"running {mode} mode …"), here=here
+        )
     if output == "json":
         click.echo(json.dumps(document, indent=2))
     else:
-        measure.show(lab_console(), document, wide=output == "wide")
+        measure.print_document(build_console(), document, wide=output == "wide")
 
 
 @lab.command(short_help="Show each mode for a screen, with its own tools.")
@@ -237,7 +239,7 @@ def demo(context: click.Context) -> None:
         context.exit(run_demo())
 
 
-def _numbers(option: str, text: str, least: int, most: int) -> tuple[int, ...]:
+def _parse_numbers(option: str, text: str, least: int, most: int) -> tuple[int, ...]:
     numbers = tuple(whole_number(part.strip(), least, most) for part in text.split(","))
     if None in numbers:
         raise click.BadParameter(
@@ -252,7 +254,7 @@ _WIDTH_OF_A_FILE = 140
 
 def show_lab(lab: Lab) -> None:
     rows: list[list[str | Text]] = []
-    for host in lab.topology.hosts():
+    for host in lab.topology.list_hosts():
         match host:
             case Node():
                 what, colour = f"node in {host.zone}", "cyan"
@@ -263,28 +265,28 @@ def show_lab(lab: Lab) -> None:
                 what, colour = f"Pod on {host.node}, answers on {ports}", "green"
         namespace = state.namespace_of(lab.name, host.name)
         rows.append([Text(host.name, style=colour), what, "\n".join(host.addresses), namespace])
-    screen = lab_console()
+    screen = build_console()
     screen.print(f"lab {lab.name}", style="bold", markup=False)
     columns = [Column("host"), Column("role", prose=True), Column("addresses"), Column("namespace", rank=1)]
     screen.print(Grid(columns, rows), overflow="ignore", crop=False)
-    if not raw_sockets.in_kernel():
+    if not raw_sockets.has_kernel_sctp():
         screen.print("This kernel has no SCTP sockets: Pods and probes use vipwire's own SCTP.", style="yellow")
     option = "" if lab.name == "demo" else f" --name {lab.name}"
     target = lab.topology.pods[0].addresses[0] if lab.topology.pods else lab.topology.nodes[0].addresses[0]
-    screen.print(as_called(f"Try: vipwire lab probe{option} client {target}:80"), style="dim", highlight=False)
+    screen.print(spell_command(f"Try: vipwire lab probe{option} client {target}:80"), style="dim", highlight=False)
 
 
 def show_results(host: str, target: Target, results: Sequence[ProbeResult]) -> None:
     groups: dict[tuple[str, str, str], list[ProbeResult]] = {}
     for result in results:
-        groups.setdefault((_words(result), result.pod, result.saw), []).append(result)
+        groups.setdefault((_describe_result(result), result.pod, result.saw), []).append(result)
     rows: list[list[str | Text]] = []
     for (words, pod, saw), group in sorted(groups.items(), key=lambda item: (-len(item[1]), item[0])):
         colour = _COLOURS.get(group[0].outcome, "red")
         middle = statistics.median(result.duration for result in group) * 1000
         rows.append([str(len(group)), Text(words, style=colour), pod or "-", saw or "-", f"{middle:.2f}"])
     columns = [Column("times"), Column("outcome"), Column("by"), Column("which saw"), Column("median ms", rank=1)]
-    screen = lab_console()
+    screen = build_console()
     screen.print(f"{host} to {target}", style="bold", markup=False)
     screen.print(Grid(columns, rows), overflow="ignore", crop=False)
 
@@ -300,27 +302,27 @@ def show_proxies(lab: Lab, mode: str, folder: Path) -> None:
         f"vipwire lab view{name}",
         f"vipwire lab down{name}",
     )
-    screen = lab_console()
+    screen = build_console()
     screen.print(f"\nA proxy in {mode} mode runs on each node. It watches {folder}.", soft_wrap=True)
     screen.print(f"Its log: {log}", soft_wrap=True)
     for line in lines:
-        screen.print(f"  {as_called(line)}", style="dim", highlight=False, soft_wrap=True)
+        screen.print(f"  {spell_command(line)}", style="dim", highlight=False, soft_wrap=True)
 
 
-def result_object(result: ProbeResult) -> dict[str, Any]:
+def build_result_object(result: ProbeResult) -> dict[str, Any]:
     return asdict(result) | {
         "outcome": result.outcome.value,
         "error": os.strerror(result.errno) if result.errno else None,
     }
 
 
-def _words(result: ProbeResult) -> str:
+def _describe_result(result: ProbeResult) -> str:
     if result.outcome is Outcome.UNREACHABLE and result.errno:
         return f"{result.outcome.value}: {os.strerror(result.errno)}"
     return result.outcome.value
 
 
-def lab_console() -> Console:
+def build_console() -> Console:
     """Build the console for tables; output into a file is never truncated."""
     made = Console()
     return made if made.is_terminal else Console(width=_WIDTH_OF_A_FILE)

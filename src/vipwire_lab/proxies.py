@@ -22,7 +22,7 @@ _SHOWN: Final = 6
 _FAMILIES: Final = 2
 
 
-def folder_of(lab: Lab) -> Path:
+def proxies_folder(lab: Lab) -> Path:
     return state.directory_of(lab.name) / "services"
 
 
@@ -31,15 +31,15 @@ def start_proxies(lab: Lab, mode: str) -> None:
 
     Raise LabError with a proxy's output if it ends earlier.
     """
-    folder = folder_of(lab)
+    folder = proxies_folder(lab)
     folder.mkdir()
-    replace_file(folder / "lab.yaml", manifests.as_yaml(manifests.example(lab.topology)).encode())
+    replace_file(folder / "lab.yaml", manifests.dump_yaml(manifests.build_example(lab.topology)).encode())
     cidrs = _cluster_cidrs(lab)
     started = []
     for node in lab.topology.nodes:
         log = state.directory_of(lab.name) / f"proxy-{node.name}.log"
         flags = [f"--manifests={folder}", f"--hostname-override={node.name}", f"--proxy-mode={mode}"]
-        flags += [f"--cluster-cidr={cidrs}", "--oom-score-adj=0", *_clients(lab, node, mode)]
+        flags += [f"--cluster-cidr={cidrs}", "--oom-score-adj=0", *_client_flags(lab, node, mode)]
         command = [sys.executable, "-m", "vipwire", "proxy", *flags]
         with log.open("wb") as file, state.own_state(lab.name):
             process = lab.popen(
@@ -47,12 +47,12 @@ def start_proxies(lab: Lab, mode: str) -> None:
             )
         started.append((node.name, process, log))
     for name, process, log in started:
-        _wait(name, process, log)
+        _wait_until_ready(name, process, log)
 
 
-def _clients(lab: Lab, node: Node, mode: str) -> Sequence[str]:
+def _client_flags(lab: Lab, node: Node, mode: str) -> Sequence[str]:
     """Return the flags that name a node's Pods to programs of sockets: no kubelet made cgroups for them."""
-    pods = [str(lab.netns(pod.name)) for pod in lab.topology.pods if pod.node == node.name]
+    pods = [str(lab.namespace_of(pod.name)) for pod in lab.topology.pods if pod.node == node.name]
     return (f"--ebpf-clients={','.join(pods) or 'node'}",) if mode == "ebpf" else ()
 
 
@@ -67,7 +67,7 @@ def _cluster_cidrs(lab: Lab) -> str:
     return ",".join(found)
 
 
-def _wait(name: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
+def _wait_until_ready(name: str, process: "subprocess.Popen[bytes]", log: Path) -> None:
     deadline = time.monotonic() + _PATIENCE
     while log.read_text(encoding="utf-8", errors="replace").count("msg=synced") < _FAMILIES:
         ended = process.poll() is not None

@@ -21,15 +21,21 @@ from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.server import ApiServer
 from vipwire_up.api.serving.limits import Bounds
-from vipwire_up.controllers.own_services import API_NUMBER, DNS_NUMBER, OwnServices, api_service, dns_service
+from vipwire_up.controllers.own_services import (
+    API_NUMBER,
+    DNS_NUMBER,
+    OwnServices,
+    build_api_service,
+    build_dns_service,
+)
 from vipwire_up.credentials.keys import Keys
 from vipwire_up.credentials.shared import SharedCredentials
 from vipwire_up.dns.objects import RESOURCES
-from vipwire_up.dns.run import serve as serve_dns
+from vipwire_up.dns.run import serve_dns
 from vipwire_up.dns.settings import Settings as DnsSettings
 from vipwire_up.joining.enrolment import Enrolment
 from vipwire_up.store_watch.source import StoreSource
-from vipwire_up.supervision.own_addresses import ReachableAddress, inner_socket, reachable_address
+from vipwire_up.supervision.own_addresses import ReachableAddress, find_reachable_address, open_inner_socket
 from vipwire_up.supervision.parts import PartFailures
 from vipwire_up.watchdog.watchdog import WatchedSupervisor
 
@@ -82,7 +88,7 @@ async def serve_api(
     `supervisor` reports each part's problem and its number of failures; `addresses` reports which addresses are
     silent.
     """
-    keys = Keys(place.folder, _names(place, services.address(API_NUMBER)), clock, place.life)
+    keys = Keys(place.folder, _certificate_names(place, services.address_at(API_NUMBER)), clock, place.life)
     tls = keys.tls
     bounds, metrics = Bounds().lowered_to_files(raise_limit()), CollectorRegistry()
     metrics.register(PartFailures(supervisor))
@@ -98,8 +104,8 @@ async def serve_api(
     server = ApiServer(registry, keys.access.identify, troubles=troubles, notes=notes, metrics=metrics, bounds=bounds)
     keys.when_read = server.end_withdrawn
     shared = SharedCredentials(registry, keys, place.node, supervisor.guard("shared credentials"))
-    enrolment = Enrolment(registry, keys.authority, clock, shared.look)
-    keys.access.bootstrap, server.extra = enrolment.user_of, enrolment
+    enrolment = Enrolment(registry, keys.load_authority, clock, shared.read_changes)
+    keys.access.bootstrap, server.extra = enrolment.user_of_token, enrolment
     try:
         serving, port = await server.listen(place.address, place.port, tls)
     except OSError as error:
@@ -107,13 +113,15 @@ async def serve_api(
         raise ConfigError(f"{where}: {error.strerror}") from error
     listen = partial(_listen_within, server, serving, port=port, tls=tls)
     endpoint = _ApiEndpoint(place, services, port, listen)
-    await endpoint.reach(place.own)
+    await endpoint.publish_address(place.own)
 
     async def move(own: tuple[str, ...]) -> None:
-        await keys.rename(_names(dataclasses.replace(place, own=own), services.address(API_NUMBER)))
-        await endpoint.reach(own)
+        await keys.change_names(
+            _certificate_names(dataclasses.replace(place, own=own), services.address_at(API_NUMBER))
+        )
+        await endpoint.publish_address(own)
 
-    url = _url(place.address, port)
+    url = _format_url(place.address, port)
     return Served(serving, keys, shared, url, keys.write_kubeconfigs(url), move)
 
 
@@ -126,14 +134,14 @@ class _ApiEndpoint:
         self._place, self._services, self._port, self._listen = place, services, port, listen
         self._inner = set[str]()
 
-    async def reach(self, own: tuple[str, ...]) -> None:
-        found = reachable_address((self._place.address,), own, self._services.version)
+    async def publish_address(self, own: tuple[str, ...]) -> None:
+        found = find_reachable_address((self._place.address,), own, self._services.version)
         if found is not None and found.inner and found.address not in self._inner:
             if self._listen(found.address):
                 self._inner.add(found.address)
             else:
                 found = None
-        await self._services.add(api_service(_list_addresses(found), self._port, self._place.node))
+        await self._services.add_service(build_api_service(_list_addresses(found), self._port, self._place.node))
 
 
 async def serve_names(
@@ -147,9 +155,9 @@ async def serve_names(
 
     `begun` is called once the sockets are open.
     """
-    found = reachable_address(settings.addresses, place.own, services.version)
+    found = find_reachable_address(settings.addresses, place.own, services.version)
     inner = (found.address,) if found is not None and found.inner else ()
-    settings = dataclasses.replace(settings, inner=inner, service=services.address(DNS_NUMBER))
+    settings = dataclasses.replace(settings, inner=inner, service=services.address_at(DNS_NUMBER))
     listening: asyncio.Future[tuple[int, tuple[str, ...]]] = asyncio.get_running_loop().create_future()
     feed = StoreSource(registry.store, RESOURCES)
     async with asyncio.TaskGroup() as tasks:
@@ -158,7 +166,7 @@ async def serve_names(
         begun()
         if not set(inner) <= set(addresses):
             found = None
-        await services.add(dns_service(_list_addresses(found), port, place.node))
+        await services.add_service(build_dns_service(_list_addresses(found), port, place.node))
 
 
 def _list_addresses(found: ReachableAddress | None) -> tuple[str, ...]:
@@ -167,7 +175,7 @@ def _list_addresses(found: ReachableAddress | None) -> tuple[str, ...]:
 
 def _listen_within(server: ApiServer, serving: Serving, address: str, port: int, tls: ssl.SSLContext) -> bool:
     try:
-        server.listen_too(serving, inner_socket(address, port), tls)
+        server.listen_too(serving, open_inner_socket(address, port), tls)
     except OSError as error:
         log.warning(
             "the API server cannot listen on this address; Service kubernetes has no endpoint",
@@ -179,11 +187,11 @@ def _listen_within(server: ApiServer, serving: Serving, address: str, port: int,
     return True
 
 
-def _names(place: ApiListenerSettings, service: str) -> Iterable[str]:
+def _certificate_names(place: ApiListenerSettings, service: str) -> Iterable[str]:
     found = (*_NAMES, *_NAMES_BELOW, place.address, socket.gethostname().lower(), *place.names, *place.own, service)
     return (name for name in found if name and name not in _WILDCARDS)
 
 
-def _url(address: str, port: int) -> str:
+def _format_url(address: str, port: int) -> str:
     host = _WILDCARDS.get(address, address)
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"

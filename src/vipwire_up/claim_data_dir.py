@@ -23,27 +23,27 @@ def claim_folder(
     Raise AlreadyRunningError if another process holds the claim.
     """
     check_owner(folder, "--data-dir")
-    name, details = _name(folder), (f"data directory {folder.resolve()}", *details)
+    name, details = _instance_name(folder), (f"data directory {folder.resolve()}", *details)
     with contextlib.ExitStack() as stack:
         if proxy is None:
             ready = (lambda: None) if takeover else None
             claim = stack.enter_context(claim_names((name,), command, details, ready=ready))
         else:
             claim = stack.enter_context(claim_proxy(proxy, command, (name,), details))
-        claim.when_asked(_end)
+        claim.when_asked(_end_this_process)
         yield
 
 
-def end_holder(folder: Path) -> None:
+def end_holding_process(folder: Path) -> None:
     """End the process that holds a data directory, and wait for its end. Raise AlreadyRunningError on timeout."""
-    with claim_names((_name(folder),), "vipwire leave", ready=lambda: None):
+    with claim_names((_instance_name(folder),), "vipwire leave", ready=lambda: None):
         pass
 
 
-def _name(folder: Path) -> str:
+def _instance_name(folder: Path) -> str:
     return f"vipwire-up-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
 
 
-def _end(successor: str) -> None:
+def _end_this_process(successor: str) -> None:
     log.info("ending", reason=f"{successor} takes over")
     os.kill(os.getpid(), signal.SIGTERM)

@@ -19,14 +19,14 @@ from vipwire_up.nodes.flags import (
     PROXY,
     PROXY_MODE,
     bgp_flags,
-    data_dir,
-    port,
+    data_dir_option,
+    port_option,
 )
-from vipwire_up.store.backup import backup as write_backup
-from vipwire_up.store.backup import restore as restore_backup
+from vipwire_up.store.backup import back_up_store as write_backup
+from vipwire_up.store.backup import restore_store as restore_backup
 from vipwire_up.store.etcd.settings import read_settings
 
-_FOLDER: Final = data_dir("the objects, keys and kubeconfigs")
+_FOLDER: Final = data_dir_option("the objects, keys and kubeconfigs")
 _etcd_options = with_flags(
     click.option("--etcd-servers", default="", help="URLs of etcd's members, separated by commas."),
     click.option("--etcd-cafile", default="", help="Authority of etcd's certificates; a PEM file."),
@@ -51,7 +51,7 @@ _etcd_options = with_flags(
 @click.option(
     "--bind-address", default="127.0.0.1", show_default=True, help="Address at which the API server listens."
 )
-@port("--secure-port", 6443, "Port")
+@port_option("--secure-port", 6443, "Port")
 @click.option("--tls-san", "names", multiple=True, help="A further name or address in the server's certificate.")
 @click.option(
     "--cluster-signing-duration",
@@ -80,7 +80,7 @@ _etcd_options = with_flags(
 @PROXY_MODE
 @click.option("--dns/--no-dns", default=True, show_default=True, help="Answer DNS for the Services.")
 @click.option("--dns-address", default="127.0.0.1", show_default=True, help="Address at which DNS listens.")
-@port("--dns-port", 53, "Port for UDP and TCP")
+@port_option("--dns-port", 53, "Port for UDP and TCP")
 @click.option(
     "--dns-upstream",
     "upstream",
@@ -110,9 +110,9 @@ def up(**flags: Any) -> None:
     --masquerade-all or --config FILE. SIGTERM or Ctrl-C ends it. Every acknowledged change is on the disk, and the
     rules stay, so that traffic goes on.
     """
-    from vipwire_up.up_settings import start  # noqa: PLC0415
+    from vipwire_up.up_settings import start_up  # noqa: PLC0415
 
-    start(flags)
+    start_up(flags)
 
 
 @click.command()
@@ -163,8 +163,8 @@ def expose(
         wanted = exposing.Wanted(name, given["namespace"], port, found, *rest)
         if context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT:
             kubeconfig = kubeconfig or data_dir / "admin.kubeconfig"
-        made = asyncio.run(exposing.expose(exposing.find_access(kubeconfig, note), wanted))
-        for line in exposing.reached_at(made):
+        made = asyncio.run(exposing.expose_service(exposing.find_access(kubeconfig, note), wanted))
+        for line in exposing.describe_addresses(made):
             say(line)
 
 
@@ -212,7 +212,7 @@ def migrate(data_dir: Path, target: str, **flags: str) -> None:
         from vipwire_up.open_store import needs_etcd  # noqa: PLC0415
 
         with needs_etcd():
-            from vipwire_up.migrate_store import migrate as move  # noqa: PLC0415
+            from vipwire_up.migrate_store import migrate_store as move  # noqa: PLC0415
         count = asyncio.run(move(target, data_dir, settings))
         where = f"etcd at {settings}, prefix {settings.prefix}" if target == "etcd" else data_dir
         click.echo(f"{where}: {count} objects")

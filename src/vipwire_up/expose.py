@@ -21,7 +21,7 @@ from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.objects import Object, ObjectClient
 from vipwire.model.net import add_brackets
 from vipwire.model.text import port_number
-from vipwire_up.api.objects.addresses import endpoint_problem
+from vipwire_up.api.objects.addresses import find_endpoint_problem
 from vipwire_up.nodes.node import ADDRESSES
 
 MANAGER: Final = "vipwire-expose"
@@ -58,10 +58,10 @@ class Wanted:
 
 
 def read_targets(text: str) -> tuple[Target, ...]:
-    return tuple(_target(part.strip()) for part in text.split(","))
+    return tuple(_parse_target(part.strip()) for part in text.split(","))
 
 
-def _target(text: str) -> Target:
+def _parse_target(text: str) -> Target:
     host, _, port = text.rpartition(":")
     number = port_number(port)
     try:
@@ -71,31 +71,31 @@ def _target(text: str) -> Target:
         sound = False
     if number is None or not sound:
         raise ConfigError(f"--to: {text!r} is not a target (allowed: 10.0.0.5:8080 or [fd00::5]:8080)")
-    if endpoint_problem(str(address)):
+    if find_endpoint_problem(str(address)):
         raise ConfigError(f"--to: {address} cannot be an endpoint: every machine and Pod has its own")
     return Target(str(address), number)
 
 
-def objects(wanted: Wanted, nodes: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, Object]]:
+def build_objects(wanted: Wanted, nodes: Mapping[str, str] = MappingProxyType({})) -> Iterator[tuple[str, Object]]:
     """Yield the objects with their API paths; `nodes` has the Nodes' names by address. Raise ConfigError."""
     if not _NAME.fullmatch(wanted.name):
         raise ConfigError(f"{wanted.name!r} is not a name for a Service (allowed: lower-case letters, digits and -)")
-    families = tuple(dict.fromkeys(_family(target) for target in wanted.targets))
+    families = tuple(dict.fromkeys(_family_of(target) for target in wanted.targets))
     base = f"/api/v1/namespaces/{wanted.namespace}"
-    yield f"{base}/services/{wanted.name}", _service(wanted, families)
+    yield f"{base}/services/{wanted.name}", _build_service(wanted, families)
     if not wanted.check:
-        yield from _slices(wanted, nodes)
+        yield from _build_slices(wanted, nodes)
         return
     if len({target.port for target in wanted.targets}) > 1:
         raise ConfigError("--to: with --check all targets must have the same port")
     for number, target in enumerate(wanted.targets, 1):
-        pod = _pod(wanted, target, f"{wanted.name}-{number}")
-        if placed := _place_on_node(target.address, nodes):
+        pod = _build_pod(wanted, target, f"{wanted.name}-{number}")
+        if placed := _node_name_field(target.address, nodes):
             pod["spec"] |= placed | {"terminationGracePeriodSeconds": 0}  # no process ends with the Pod
         yield f"{base}/pods/{wanted.name}-{number}", pod
 
 
-def nodes_by_address(found: Iterable[Object]) -> dict[str, str]:
+def node_names_by_address(found: Iterable[Object]) -> dict[str, str]:
     nodes: dict[str, str] = {}
     for node in found:
         name = node["metadata"]["name"]
@@ -106,15 +106,15 @@ def nodes_by_address(found: Iterable[Object]) -> dict[str, str]:
     return nodes
 
 
-def _place_on_node(address: str, nodes: Mapping[str, str]) -> Object:
+def _node_name_field(address: str, nodes: Mapping[str, str]) -> Object:
     return {"nodeName": nodes[address]} if address in nodes else {}
 
 
-def _family(target: Target) -> str:
+def _family_of(target: Target) -> str:
     return f"IPv{ipaddress.ip_address(target.address).version}"
 
 
-def _service(wanted: Wanted, families: tuple[str, ...]) -> Object:
+def _build_service(wanted: Wanted, families: tuple[str, ...]) -> Object:
     port = {"port": wanted.port, "protocol": wanted.protocol, "targetPort": wanted.targets[0].port}
     spec: Object = {"type": wanted.type, "ports": [port]}
     if wanted.policy != "Cluster":
@@ -126,22 +126,24 @@ def _service(wanted: Wanted, families: tuple[str, ...]) -> Object:
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": wanted.name}, "spec": spec}
 
 
-def _slices(wanted: Wanted, nodes: Mapping[str, str]) -> Iterator[tuple[str, Object]]:
+def _build_slices(wanted: Wanted, nodes: Mapping[str, str]) -> Iterator[tuple[str, Object]]:
     groups: dict[tuple[str, int], list[str]] = {}
     for target in wanted.targets:
-        groups.setdefault((_family(target), target.port), []).append(target.address)
+        groups.setdefault((_family_of(target), target.port), []).append(target.address)
     for (family, port), addresses in groups.items():
         name = f"{wanted.name}-{family.lower()}-{port}"
         path = f"/apis/discovery.k8s.io/v1/namespaces/{wanted.namespace}/endpointslices/{name}"
         labels = {"kubernetes.io/service-name": wanted.name, LABEL: wanted.name}
         ready = {"conditions": {"ready": True}}
-        endpoints = [{"addresses": [each]} | ready | _place_on_node(each, nodes) for each in dict.fromkeys(addresses)]
+        endpoints = [
+            {"addresses": [each]} | ready | _node_name_field(each, nodes) for each in dict.fromkeys(addresses)
+        ]
         ports = [{"name": "", "port": port, "protocol": wanted.protocol}]
         head = {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": family}
         yield path, head | {"metadata": {"name": name, "labels": labels}, "endpoints": endpoints, "ports": ports}
 
 
-def _pod(wanted: Wanted, target: Target, name: str) -> Object:
+def _build_pod(wanted: Wanted, target: Target, name: str) -> Object:
     kind, _, path = wanted.check.partition(":")
     action: Object = {"tcpSocket": {"port": target.port}}
     if kind == "http":
@@ -173,32 +175,32 @@ def find_access(said: Path | None, tell: Callable[[str], object]) -> Access:
     return found.access(tell)
 
 
-async def expose(access: Access, wanted: Wanted) -> Object:
+async def expose_service(access: Access, wanted: Wanted) -> Object:
     """Apply all objects, delete those of an earlier command that are no longer wanted; return the Service.
 
     vipwire waits a moment for a load balancer's address. Raise VipwireError with the API server's message.
     """
-    dict(objects(wanted))  # raises for invalid flags before the first request
+    dict(build_objects(wanted))  # raises for invalid flags before the first request
     try:
         async with ObjectClient(access, MANAGER, timeout=TIMEOUT) as client:
-            return await _expose(client, wanted)
+            return await _apply_wanted(client, wanted)
     except UnreachableError as error:
         raise VipwireError(f"{error} (is `vipwire up` running?)") from None
     except ApiError as error:
         raise VipwireError(error.message) from None
 
 
-async def _expose(client: ObjectClient, wanted: Wanted) -> Object:
-    places = nodes_by_address(await client.list("/api/v1/nodes"))
+async def _apply_wanted(client: ObjectClient, wanted: Wanted) -> Object:
+    places = node_names_by_address(await client.list("/api/v1/nodes"))
     if wanted.policy == "Local" and not any(target.address in places for target in wanted.targets):
         raise ConfigError("--external-traffic-policy Local: none of --to is an address of a machine of the cluster")
-    made = dict(objects(wanted, places))
+    made = dict(build_objects(wanted, places))
     (home, value), *others = made.items()
     service = await client.apply(home, value)
     for path, value in others:
-        value["metadata"]["ownerReferences"] = [_reference(service)]  # deleted with the Service
-        await _apply(client, path, value)
-    for folder in _folders(wanted.namespace):
+        value["metadata"]["ownerReferences"] = [_owner_reference(service)]  # deleted with the Service
+        await _apply_object(client, path, value)
+    for folder in _collection_paths(wanted.namespace):
         for item in await client.list(folder, (("labelSelector", f"{LABEL}={wanted.name}"),)):
             path = f"{folder}/{item['metadata']['name']}"
             if path not in made:
@@ -211,7 +213,7 @@ async def _expose(client: ObjectClient, wanted: Wanted) -> Object:
     return service
 
 
-def _reference(service: Object) -> Object:
+def _owner_reference(service: Object) -> Object:
     meta = service["metadata"]
     return {"apiVersion": "v1", "kind": "Service", "name": meta["name"], "uid": meta["uid"]}
 
@@ -221,7 +223,7 @@ def _assigned_addresses(service: Object) -> list[str]:
     return [entry.get("ip") or entry.get("hostname") or "" for entry in balancer.get("ingress") or ()]
 
 
-def reached_at(service: Object) -> Iterator[str]:
+def describe_addresses(service: Object) -> Iterator[str]:
     spec, meta = service["spec"], service["metadata"]
     name = f"{meta['namespace']}/{meta['name']}"
     for address in (*(spec.get("clusterIPs") or ()), *_assigned_addresses(service)):
@@ -234,14 +236,14 @@ def reached_at(service: Object) -> Iterator[str]:
         yield f"{name}: no load balancer has assigned an address yet: see {where}"
 
 
-def _folders(namespace: str) -> Iterable[str]:
+def _collection_paths(namespace: str) -> Iterable[str]:
     return (
         f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices",
         f"/api/v1/namespaces/{namespace}/pods",
     )
 
 
-async def _apply(client: ObjectClient, path: str, value: Object) -> None:
+async def _apply_object(client: ObjectClient, path: str, value: Object) -> None:
     try:
         await client.apply(path, value)
     except ApiError as error:

@@ -8,10 +8,10 @@ from typing import Final
 from vipwire.process_lifecycle.supervision import in_short
 from vipwire_up.api.kinds.catalogue import BY_ID
 from vipwire_up.api.kinds.event import EVENTS
-from vipwire_up.api.objects.object import at, readable
+from vipwire_up.api.objects.object import decode_damaged_record, value_at
 from vipwire_up.api.registry import Registry
 from vipwire_up.store.record import Key
-from vipwire_up.store_watch.events import warn
+from vipwire_up.store_watch.events import write_warning_event
 
 REASON: Final = "PartFailed"
 _MOST: Final = 1000
@@ -26,7 +26,7 @@ class Complaints:
         self._waiting: deque[tuple[Key, str]] = deque()
         self._heard = asyncio.Event()
 
-    def hear(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
+    def note_failure(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
         known = isinstance(thing, Key) and thing.resource in BY_ID and thing.resource != EVENTS.id
         if known and not again and len(self._waiting) < _MOST:
             assert isinstance(thing, Key)  # noqa: S101  # as above
@@ -38,10 +38,10 @@ class Complaints:
             await self._heard.wait()
             self._heard.clear()
             while self._waiting:
-                await self._write(*self._waiting.popleft())
+                await self._write_event(*self._waiting.popleft())
 
-    async def _write(self, key: Key, message: str) -> None:
+    async def _write_event(self, key: Key, message: str) -> None:
         record = self._registry.store.read(key)
-        uid = at(readable(record), "metadata", "uid") if record is not None else None
+        uid = value_at(decode_damaged_record(record), "metadata", "uid") if record is not None else None
         about = {"name": key.name, "namespace": key.namespace, "uid": uid if isinstance(uid, str) else ""}
-        await warn(self._registry, BY_ID[key.resource], {"metadata": about}, REASON, message)
+        await write_warning_event(self._registry, BY_ID[key.resource], {"metadata": about}, REASON, message)

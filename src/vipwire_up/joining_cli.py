@@ -20,10 +20,10 @@ from vipwire_up.nodes.flags import (
     PROXY,
     PROXY_MODE,
     bgp_flags,
-    data_dir,
+    data_dir_option,
 )
 
-FOLDER: Final = data_dir("this machine's credentials")
+FOLDER: Final = data_dir_option("this machine's credentials")
 _TOKEN: Final = "VIPWIRE_TOKEN"  # noqa: S105  # the name of a variable
 _KUBECONFIG: Final = click.option(
     "--kubeconfig", type=click.Path(path_type=Path), help="Kubeconfig of an admin; default as for kubectl."

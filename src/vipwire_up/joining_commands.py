@@ -22,13 +22,13 @@ from vipwire.process_lifecycle import event_loop
 from vipwire.proxy_daemon.cleanup import run_cleanup
 from vipwire.terminal.output import MISUSED, note, plain_errors, say, warn
 from vipwire_up import expose
-from vipwire_up.claim_data_dir import claim_folder, end_holder
+from vipwire_up.claim_data_dir import claim_folder, end_holding_process
 from vipwire_up.joining import join as joining
 from vipwire_up.joining import manage
-from vipwire_up.joining.manage import say_goodbye
+from vipwire_up.joining.manage import report_departure
 from vipwire_up.joining.membership import Folder, Member, check_node, merge_servers, read_server
-from vipwire_up.joining.run import Setting, now, run
-from vipwire_up.up_settings import read_bgp, read_node_ips, read_prober, read_proxy
+from vipwire_up.joining.run import Setting, current_time, run_machine
+from vipwire_up.up_settings import build_prober, build_proxy_config, read_bgp_flags, read_node_ips
 
 T = TypeVar("T")
 _LONGEST_TOKEN: Final = 4096
@@ -51,11 +51,11 @@ def join_cluster(flags: dict[str, Any], given: Collection[str]) -> None:
         ):
             where = "set this flag for `vipwire up`; --server only prepares the machine"
             raise ConfigError(f"--{unused[0].replace('_', '-')}: {where}")
-        member = _member(flags)
+        member = _load_or_join(flags)
         if member is None:
             return
-        Folder(flags["data_dir"]).pin()  # an earlier version's file may hold more than one authority
-        setting = _setting(flags, member.node)
+        Folder(flags["data_dir"]).authority_hash()  # an earlier version's file may hold more than one authority
+        setting = _build_setting(flags, member.node)
     if setting.proxy is not None:
         log.configure(setting.proxy.logging)
 
@@ -63,35 +63,35 @@ def join_cluster(flags: dict[str, Any], given: Collection[str]) -> None:
         click.echo(f"joined as Node {member.node}: {url} forwards to {', '.join(member.servers)}")
 
     with plain_errors(), claim_folder(setting.folder, setting.proxy, "vipwire join", takeover=flags["takeover"]):
-        event_loop.run(run(setting, member, ready))
+        event_loop.run(run_machine(setting, member, ready))
 
 
-def _member(flags: dict[str, Any]) -> Member | None:
+def _load_or_join(flags: dict[str, Any]) -> Member | None:
     """Return this machine's identity; join the cluster first if it has none."""
     folder = Folder(flags["data_dir"])
-    found, url = folder.member(), read_server(flags["url"]) if flags["url"] else ""
+    found, url = folder.read_member(), read_server(flags["url"]) if flags["url"] else ""
     if found is not None and not flags["server"]:
-        return _known_member(folder, found, flags, url)
-    return _new_member(folder, flags, url, flags["node_name"] or socket.gethostname().lower())
+        return _check_known_member(folder, found, flags, url)
+    return _join_as_new_member(folder, flags, url, flags["node_name"] or socket.gethostname().lower())
 
 
-def _new_member(folder: Folder, flags: dict[str, Any], url: str, node: str) -> Member | None:
+def _join_as_new_member(folder: Folder, flags: dict[str, Any], url: str, node: str) -> Member | None:
     """Join the cluster, or fetch the files of an API server."""
-    token, pinned = _token(flags), flags["ca_hash"]
+    token, pinned = _read_token(flags), flags["ca_hash"]
     for name, value in (("URL", url), ("--token or --token-file", token), ("--ca-hash", pinned)):
         if not value:
             raise ConfigError(f"{name} is missing: `vipwire token create` on the API server prints the command")
     if not flags["server"]:
         check_node(node)
         with plain_errors():
-            return asyncio.run(joining.join(folder, url, token, pinned, node))
+            return asyncio.run(joining.join_cluster(folder, url, token, pinned, node))
     with plain_errors():
-        asyncio.run(joining.become_server(folder, url, token, pinned))
+        asyncio.run(joining.fetch_authority_key(folder, url, token, pinned))
     say(f"{folder.path}: has the cluster's authority; start the API server: vipwire up --data-dir {folder.path} …")
     return None
 
 
-def _known_member(folder: Folder, found: Member, flags: dict[str, Any], url: str) -> Member | None:
+def _check_known_member(folder: Folder, found: Member, flags: dict[str, Any], url: str) -> Member | None:
     """Compare the flags with this machine's cluster; add a further API server.
 
     A machine whose certificate expired while it was off joins again, if there is a token. Raise ConfigError if the
@@ -99,23 +99,23 @@ def _known_member(folder: Folder, found: Member, flags: dict[str, Any], url: str
     """
     if flags["node_name"] not in ("", found.node):
         raise ConfigError(f"--node-name {flags['node_name']}: this machine is Node {found.node}; vipwire leave first")
-    if flags["ca_hash"] and flags["ca_hash"] != (pin := folder.pin()):
+    if flags["ca_hash"] and flags["ca_hash"] != (pin := folder.authority_hash()):
         why = "vipwire leave first (--force if its servers are gone)"
         raise ConfigError(f"--ca-hash: this machine belongs to a cluster with another authority, {pin}: {why}")
-    if (flags["token"] or flags["token_file"]) and joining.has_ended(folder.node, now()):
+    if (flags["token"] or flags["token_file"]) and joining.has_expired(folder.node, current_time()):
         note(f"the certificate of Node {found.node} has expired: joining again")
-        return _new_member(folder, flags, url, found.node)
+        return _join_as_new_member(folder, flags, url, found.node)
     if url and url not in found.servers:
         with plain_errors():
-            asyncio.run(joining.find_authority(url, folder.pin()))
+            asyncio.run(joining.find_authority(url, folder.authority_hash()))
             found = Member(found.node, merge_servers(found.servers, (url,)))
-            folder.save(found)
+            folder.save_member(found)
     if flags["token"] or flags["token_file"]:
         note(f"this machine is already Node {found.node}: ignoring the token")
     return found
 
 
-def _token(flags: dict[str, Any]) -> str:
+def _read_token(flags: dict[str, Any]) -> str:
     path: Path | None = flags["token_file"]
     if path is None:
         return str(flags["token"])
@@ -131,17 +131,17 @@ def _token(flags: dict[str, Any]) -> str:
         raise ConfigError(f"--token-file {path}: cannot be read: {error}") from error
 
 
-def _setting(flags: dict[str, Any], node: str) -> Setting:
+def _build_setting(flags: dict[str, Any], node: str) -> Setting:
     folder: Path = flags["data_dir"]
-    proxy = read_proxy(flags, node, Folder(folder).node.kubeconfig)
+    proxy = build_proxy_config(flags, node, Folder(folder).node.kubeconfig)
     return Setting(
         folder,
         proxy,
         flags["node_lease_seconds"],
         flags["relay_port"],
         flags["announce_interface"],
-        read_bgp(flags),
-        read_prober(flags, node),
+        read_bgp_flags(flags),
+        build_prober(flags, node),
         probes=flags["probes"] == "machine",
         node_ips=read_node_ips(flags["node_ip"]),
     )
@@ -150,19 +150,19 @@ def _setting(flags: dict[str, Any], node: str) -> Setting:
 def leave_cluster(data_dir: Path, *, force: bool, keep_rules: bool) -> None:
     with plain_errors():
         folder = Folder(data_dir)
-        member = folder.member()
+        member = folder.read_member()
         if member is None:
             raise VipwireError(f"{data_dir}: this machine belongs to no cluster")
-        end_holder(data_dir)
+        end_holding_process(data_dir)
         try:
-            asyncio.run(say_goodbye(folder, member))
+            asyncio.run(report_departure(folder, member))
         except VipwireError as error:
             if not force:
                 raise
             note(f"warning: {error}")
         if not keep_rules:
             _remove_rules()
-        folder.forget()
+        folder.delete_files()
         say(f"Node {member.node} has left")
 
 
@@ -171,14 +171,14 @@ def _remove_rules() -> None:
         run_cleanup(build_config({"cleanup": True}).config)
 
 
-def _ask(kubeconfig: Path | None, request: Callable[[Access], Coroutine[Any, Any, T]]) -> T:
+def _send_admin_request(kubeconfig: Path | None, request: Callable[[Access], Coroutine[Any, Any, T]]) -> T:
     """Send an admin's request to the API server of a kubeconfig; end the command if it is refused."""
     with plain_errors():
         return asyncio.run(request(expose.find_access(kubeconfig, note)))
 
 
-def dismiss(kubeconfig: Path | None, node: str) -> None:
-    _ask(kubeconfig, partial(manage.dismiss, node=node))
+def remove_machine(kubeconfig: Path | None, node: str) -> None:
+    _send_admin_request(kubeconfig, partial(manage.remove_machine, node=node))
     say(f"Node {node} is removed: the API servers refuse its certificates")
 
 
@@ -191,19 +191,19 @@ def create_token(kubeconfig: Path | None, ttl: str, description: str, *, server:
         if seconds < 0:
             raise ConfigError(f"--ttl {ttl}: must be in the future")
     create = partial(manage.create_token, seconds=seconds, servers=server, description=description)
-    say(_ask(kubeconfig, create))
+    say(_send_admin_request(kubeconfig, create))
 
 
 def list_tokens(kubeconfig: Path | None) -> None:
-    for line in _ask(kubeconfig, manage.list_tokens):
+    for line in _send_admin_request(kubeconfig, manage.list_tokens):
         say(line)
 
 
 def list_certificates(kubeconfig: Path | None) -> None:
-    for line in _ask(kubeconfig, manage.list_certificates):
+    for line in _send_admin_request(kubeconfig, manage.list_certificates):
         say(line)
 
 
 def delete_token(kubeconfig: Path | None, name: str, *, keep_machines: bool) -> None:
-    for line in _ask(kubeconfig, partial(manage.delete_token, name=name, keep_machines=keep_machines)):
+    for line in _send_admin_request(kubeconfig, partial(manage.delete_token, name=name, keep_machines=keep_machines)):
         say(line)

@@ -18,28 +18,28 @@ from typing import Final
 from vipwire.file_io.files import sync
 from vipwire_up.api.kinds.catalogue import BY_ID
 from vipwire_up.api.kinds.small_kinds import LEASES
-from vipwire_up.api.objects.object import readable
+from vipwire_up.api.objects.object import decode_damaged_record
 from vipwire_up.controllers.election import NAMESPACE
 from vipwire_up.controllers.servers import EVERY, lease_name
-from vipwire_up.open_store import claimed_by, fingerprint
-from vipwire_up.store.database import FILE_NAME, Database, lock
+from vipwire_up.open_store import authority_key_hash, check_prefix_owner
+from vipwire_up.store.database import FILE_NAME, Database, lock_data_dir
 from vipwire_up.store.etcd.client import Client
-from vipwire_up.store.etcd.layout import at_revision
+from vipwire_up.store.etcd.layout import encode_at_revision
 from vipwire_up.store.etcd.settings import EtcdSettings
 from vipwire_up.store.etcd.transfer import MOVED, Transfer
 from vipwire_up.store.record import Record, RecordChange, StoreError
-from vipwire_up.up import now
+from vipwire_up.up import current_time
 
 _MIGRATED: Final = ".migrated"
 _BATCH: Final = 500
 
 
-async def migrate(target: str, folder: Path, settings: EtcdSettings) -> int:
+async def migrate_store(target: str, folder: Path, settings: EtcdSettings) -> int:
     """Move all objects to `target`, etcd or sqlite; return their number. Raise StoreError."""
-    return await (to_etcd if target == "etcd" else to_sqlite)(folder, settings, now)
+    return await (copy_to_etcd if target == "etcd" else copy_to_sqlite)(folder, settings, current_time)
 
 
-async def to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[], datetime]) -> int:
+async def copy_to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[], datetime]) -> int:
     path = folder / FILE_NAME
     if not path.exists():
         raise StoreError(f"{path}: no such store")
@@ -49,10 +49,10 @@ async def to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[], date
         contents = database.load()
         records = [record for record in contents.records if record.key.resource in BY_ID]
         transfer = Transfer(client, settings.prefix)
-        await transfer.begin()
+        await transfer.claim_prefix()
         await transfer.transactions.continue_after(contents.revision)
-        await transfer.fill((record.key, at_revision(record.value, 0)) for record in records)
-        await transfer.mark(fingerprint(folder / "pki", clock()))
+        await transfer.write_objects((record.key, encode_at_revision(record.value, 0)) for record in records)
+        await transfer.write_owner(authority_key_hash(folder / "pki", clock()))
         path.rename(path.with_name(f"{FILE_NAME}{_MIGRATED}"))
         sync(folder)
     finally:
@@ -61,58 +61,58 @@ async def to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[], date
     return len(records)
 
 
-async def to_sqlite(folder: Path, settings: EtcdSettings, clock: Callable[[], datetime]) -> int:
+async def copy_to_sqlite(folder: Path, settings: EtcdSettings, clock: Callable[[], datetime]) -> int:
     path = folder / FILE_NAME
     client = Client(settings, clock)
     try:
         transfer = Transfer(client, settings.prefix)
-        claimed_by(await transfer.transactions.read_owner(), settings.prefix, folder / "pki", clock())
-        revision, records = await transfer.records()
-        await _check_nobody_serves(transfer, records)
+        check_prefix_owner(await transfer.transactions.read_owner(), settings.prefix, folder / "pki", clock())
+        revision, records = await transfer.read_records()
+        await _check_no_server_runs(transfer, records)
         records = [record for record in records if record.key.resource in BY_ID]
-        with lock(folder):
+        with lock_data_dir(folder):
             if path.exists():
                 raise StoreError(f"{path}: exists; move it away first")
-            _write(folder, path, _renumber(records, revision))
-            await transfer.mark(MOVED)
+            _write_store_file(folder, path, _number_records(records, revision))
+            await transfer.write_owner(MOVED)
             path.with_name(f"{FILE_NAME}{_MIGRATED}").unlink(missing_ok=True)
     finally:
         await client.close()
     return len(records)
 
 
-async def _check_nobody_serves(transfer: Transfer, records: Iterable[Record]) -> None:
-    before = {record.key.name: record.revision for record in _held_leases(records)}
+async def _check_no_server_runs(transfer: Transfer, records: Iterable[Record]) -> None:
+    before = {record.key.name: record.revision for record in _list_held_leases(records)}
     if not before:
         return
     await asyncio.sleep(EVERY + 1)
-    _, later = await transfer.records()
-    for record in _held_leases(later):
+    _, later = await transfer.read_records()
+    for record in _list_held_leases(later):
         if record.revision != before.get(record.key.name):
             raise StoreError(
                 f"{record.key.name.removeprefix(lease_name(''))}: its API server runs: stop that server first"
             )
 
 
-def _held_leases(records: Iterable[Record]) -> Iterator[Record]:
+def _list_held_leases(records: Iterable[Record]) -> Iterator[Record]:
     for record in records:
         key = record.key
         if (key.resource, key.namespace) == (LEASES.id, NAMESPACE) and key.name.startswith(lease_name("")):
-            spec = readable(record).get("spec") or {}
+            spec = decode_damaged_record(record).get("spec") or {}
             if spec.get("holderIdentity"):
                 yield record
 
 
-def _renumber(records: Iterable[Record], revision: int) -> list[RecordChange]:
+def _number_records(records: Iterable[Record], revision: int) -> list[RecordChange]:
     """Give each record a revision of its own: in etcd a transaction's records share one."""
     ordered = sorted(records, key=lambda record: (record.revision, record.key))
     return [
-        RecordChange(Record(record.key, number, at_revision(record.value, number)), None)
+        RecordChange(Record(record.key, number, encode_at_revision(record.value, number)), None)
         for number, record in enumerate(ordered, revision + 1)
     ]
 
 
-def _write(folder: Path, path: Path, changes: list[RecordChange]) -> None:
+def _write_store_file(folder: Path, path: Path, changes: list[RecordChange]) -> None:
     """Write a store file under another name, and rename it when it is complete."""
     building = folder / "store.migrating"
     shutil.rmtree(building, ignore_errors=True)

@@ -51,12 +51,12 @@ async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock:
         from vipwire_up.store.etcd.client import Client  # noqa: PLC0415  # an optional dependency
         from vipwire_up.store.etcd.store import EtcdStore  # noqa: PLC0415
     own = {format_address(each.address) for each in read_addresses()}
-    client, note = Client(etcd.nearest_first(own), clock), folder / _NOTE
+    client, note = Client(etcd.with_nearest_first(own), clock), folder / _NOTE
     noted, client.cluster = _read_note(note)
     try:
         store = EtcdStore(client, etcd.prefix, is_readable)
         await store.open()
-        await _claim(store, etcd.prefix, folder, clock(), noted)
+        await _claim_prefix(store, etcd.prefix, folder, clock(), noted)
     except BaseException:
         await client.close()
         raise
@@ -64,7 +64,7 @@ async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock:
     return store
 
 
-async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime, noted: str) -> None:
+async def _claim_prefix(store: "EtcdStore", prefix: str, folder: Path, now: datetime, noted: str) -> None:
     owner = await store.transactions.read_owner()
     if owner and not (folder / "pki/ca.crt").exists():
         why = f"join it (vipwire join --server), or copy its ca.crt and ca.key into {folder}/pki"
@@ -75,8 +75,8 @@ async def _claim(store: "EtcdStore", prefix: str, folder: Path, now: datetime, n
         why = "restore etcd's backup, or name the right --etcd-servers and --etcd-prefix"
         fresh = f"to begin with an empty cluster, remove {' and '.join(traces)} in {folder}"
         raise StoreError(f"etcd is empty at prefix {prefix}, and {was}: {why}; {fresh}")
-    ours = fingerprint(folder / "pki", now)
-    claimed_by(await store.transactions.claim(ours), prefix, folder / "pki", now)
+    ours = authority_key_hash(folder / "pki", now)
+    check_prefix_owner(await store.transactions.claim_prefix(ours), prefix, folder / "pki", now)
     store.transactions.owner = ours  # write and read only while the prefix has this owner
 
 
@@ -101,18 +101,18 @@ def _write_note(note: Path, text: str) -> None:
         )
 
 
-def claimed_by(owner: bytes, prefix: str, folder: Path, now: datetime) -> None:
+def check_prefix_owner(owner: bytes, prefix: str, folder: Path, now: datetime) -> None:
     """Raise StoreError unless a prefix belongs to the authority in a folder."""
     if owner == b"migrating":
         raise StoreError(f"a migration to etcd's prefix {prefix} was interrupted: run vipwire store migrate again")
     if owner.startswith(b"moved"):
         raise StoreError(f"the cluster at etcd's prefix {prefix} was {owner.decode()}: use that, or migrate it back")
-    if owner != fingerprint(folder, now):
+    if owner != authority_key_hash(folder, now):
         why = "choose another --etcd-prefix, or use the ca.crt and ca.key of that cluster"
         raise StoreError(f"etcd has another cluster at prefix {prefix}: {folder} does not have its authority: {why}")
 
 
-def fingerprint(folder: Path, now: datetime) -> bytes:
+def authority_key_hash(folder: Path, now: datetime) -> bytes:
     """Return the hash of the key of a folder's authority, created if missing. Renewal keeps the key."""
     path = Authority(folder, now).pair.certificate
     key = x509.load_pem_x509_certificate(path.read_bytes()).public_key()

@@ -46,27 +46,27 @@ from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.election import Election
 from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.controllers.garbage_collector import GarbageCollector
-from vipwire_up.controllers.gateway_services import GatewayServices, declare_pool
-from vipwire_up.controllers.hooks import Ranges, hooks, make_first_cidr
+from vipwire_up.controllers.gateway_services import GatewayServices, create_pool_class
+from vipwire_up.controllers.hooks import Ranges, build_hooks, create_first_service_cidr
 from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices
 from vipwire_up.controllers.servers import OwnSlices, Server
 from vipwire_up.credentials.ca import LIFE
-from vipwire_up.credentials.keys import tell_loose_modes
+from vipwire_up.credentials.keys import warn_of_loose_modes
 from vipwire_up.dns.settings import Settings as DnsSettings
 from vipwire_up.failure_events import Complaints
 from vipwire_up.joining.tokens import delete_ended_tokens
 from vipwire_up.nodes.heartbeat import SECONDS as NODE_SECONDS
-from vipwire_up.nodes.heartbeat import Heartbeat, give_back
+from vipwire_up.nodes.heartbeat import Heartbeat, release_node_name
 from vipwire_up.nodes.name_claim import NameClaim, NameStillHeldError, server_identity
 from vipwire_up.nodes.objects import LocalObjects
 from vipwire_up.nodes.readiness import NodeReadiness
 from vipwire_up.open_store import open_store
-from vipwire_up.readiness_probes.probes import Prober, local_probes
+from vipwire_up.readiness_probes.probes import Prober, build_local_probes
 from vipwire_up.store.etcd.settings import EtcdSettings
 from vipwire_up.store.record import StoreError
 from vipwire_up.store_watch.source import StoreSource
 from vipwire_up.supervision.own_addresses import OwnAddresses
-from vipwire_up.supervision.parts import Ending, Part, Parts, ToldSource, simply
+from vipwire_up.supervision.parts import Ending, Part, Parts, ToldSource, wrap_coroutine
 from vipwire_up.watchdog.watchdog import WatchedSupervisor
 
 _ENDING_SECONDS: Final = 5.0
@@ -109,13 +109,13 @@ class Setting:
             yield f"DNS for {self.dns.domain} at {self.dns.addresses[0]} port {self.dns.port or 'any'}"
 
 
-async def run(setting: Setting, ready: Callable[[str, Path], None]) -> None:
+async def run_cluster(setting: Setting, ready: Callable[[str, Path], None]) -> None:
     """Run a cluster until SIGTERM or SIGINT. `ready` is called with the URL and the admin's kubeconfig."""
-    tell_loose_modes(setting.folder)
-    store = await open_store(setting.folder, setting.store_limit, setting.etcd, now)
+    warn_of_loose_modes(setting.folder)
+    store = await open_store(setting.folder, setting.store_limit, setting.etcd, current_time)
     for record in store.damaged():
         log.error("a stored object is damaged; ignoring the object until its deletion", object="/".join(record.key))
-    cluster = _Cluster(setting, Registry(store, now, hooks(store, now, setting.ranges)))
+    cluster = _Cluster(setting, Registry(store, current_time, build_hooks(store, current_time, setting.ranges)))
     async with asyncio.TaskGroup() as tasks:
         storing = tasks.create_task(store.run())
         await asyncio.sleep(0)  # the store closes its file only if its task has begun
@@ -135,7 +135,7 @@ class _Cluster:
     def __init__(self, setting: Setting, registry: Registry) -> None:
         self._setting, self._registry = setting, registry
         self._complaints = Complaints(registry)
-        self._supervisor = WatchedSupervisor(self._complaints.hear)
+        self._supervisor = WatchedSupervisor(self._complaints.note_failure)
         self._services = OwnServices(registry, self._supervisor.guard("own Services"))
         self._own = OwnAddresses(setting.node, setting.node_ips, probes=setting.probes)
         objects = LocalObjects(registry, "vipwire-node")
@@ -143,96 +143,101 @@ class _Cluster:
         # A store in a file has one server, even after a reboot or in another network namespace.
         identity = server_identity(setting.folder, setting.node) if shared else f"{setting.node}_store"
         self._name = name = NameClaim(setting.node, setting.node_seconds, identity)
-        self._heartbeat = Heartbeat(objects, setting.node, self._own.describe, now, name)
+        self._heartbeat = Heartbeat(objects, setting.node, self._own.describe_machine, current_time, name)
         own, life = self._own.own, setting.life
         self._place = ApiListenerSettings(
             setting.folder, setting.address, setting.port, setting.names, setting.node, own, life
         )
-        claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, now)
-        announced = Announced(objects, setting.node, setting.announce, now, setting.proxy)
+        claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, current_time)
+        announced = Announced(objects, setting.node, setting.announce, current_time, setting.proxy)
         self._server: Server | None = None
         if shared:
             self._server = Server(registry, setting.node, identity)
         self._readiness = NodeReadiness(registry.store, self._supervisor.guard("Node readiness"))
         self._ending = Ending("vipwire up")
-        serves = self._ending.serves if setting.proxy is not None else None
+        serves = self._ending.has_programmed_rules if setting.proxy is not None else None
         self._addresses = AddressKeeper(claims, announced, setting.announce, serves, self._is_named)
         self.parts = Parts(self._supervisor)
 
     def _is_named(self) -> bool:
-        return self._name.holds() and (self._server is None or self._server.holds())
+        return self._name.holds_name() and (self._server is None or self._server.holds_name())
 
     async def serve(self, tasks: asyncio.TaskGroup, ready: Callable[[str, Path], None]) -> None:
         """Prepare the directory, open the API server, run all parts, and wait for the end."""
         if self._server is not None:
-            self._name.succeed(await self._server.wait_for_name())
+            self._name.ignore_identities(await self._server.wait_for_name())
         self._ending.hear_signals()
-        await self._begin(tasks)
-        served = await serve_api(self._place, self._registry, self._services, now, self._supervisor, self._addresses)
+        await self._create_first_objects(tasks)
+        served = await serve_api(
+            self._place, self._registry, self._services, current_time, self._supervisor, self._addresses
+        )
         try:
             if self._setting.dns is None:
-                await self._services.drop(DNS_SERVICE)
-            keys = Part("keys", simply(served.keys.run)), Part("shared credentials", simply(served.shared.run))
-            self.parts.start(tasks, Part("own addresses", simply(self._own.run)))
-            moving = partial(self._own.each, served.move, self._place.own)
-            self.parts.start(tasks, Part("address of the API server", simply(moving)))
-            opened = [self.parts.start(tasks, part) for part in (*keys, *self._parts())]
+                await self._services.delete_service(DNS_SERVICE)
+            keys = (
+                Part("keys", wrap_coroutine(served.keys.run)),
+                Part("shared credentials", wrap_coroutine(served.shared.run)),
+            )
+            self.parts.start_part(tasks, Part("own addresses", wrap_coroutine(self._own.run)))
+            moving = partial(self._own.call_on_change, served.move, self._place.own)
+            self.parts.start_part(tasks, Part("address of the API server", wrap_coroutine(moving)))
+            opened = [self.parts.start_part(tasks, part) for part in (*keys, *self._list_parts())]
             for each in opened:
                 await each.wait()
             ready(served.url, served.kubeconfig)
             systemd.notify(systemd.READY)
-            await self._ending.wait()
+            await self._ending.wait_for_end()
             systemd.notify(systemd.STOPPING)
             await self._addresses.hand_over()
-            await give_back(LocalObjects(self._registry, "vipwire-node"), self._name)
+            await release_node_name(LocalObjects(self._registry, "vipwire-node"), self._name)
         finally:
             await served.serving.close(_GRACE_SECONDS)
 
-    async def _begin(self, tasks: asyncio.TaskGroup) -> None:
+    async def _create_first_objects(self, tasks: asyncio.TaskGroup) -> None:
         """Create the first objects; on a full disk, try again beside the other parts."""
         tried = asyncio.Event()
 
         async def make(_: Begun) -> None:
             try:
-                await _make_first_objects(self._registry, self._setting, self._heartbeat)
+                await _write_first_objects(self._registry, self._setting, self._heartbeat)
                 if self._server is not None:
-                    await self._server.renew()  # before objects that end with this Lease
+                    await self._server.renew_lease()  # before objects that end with this Lease
             finally:
                 tried.set()
 
-        self.parts.start(tasks, Part("first objects", make))
+        self.parts.start_part(tasks, Part("first objects", make))
         await tried.wait()
 
-    def _parts(self) -> Iterator[Part]:
+    def _list_parts(self) -> Iterator[Part]:
         setting, registry = self._setting, self._registry
-        yield Part("watchdog", simply(self._supervisor.watch))
-        yield Part("systemd", simply(systemd.keep_alive))
-        yield Part("complaints", simply(self._complaints.run))
-        yield Part("Node", self._ending.while_named(self._heartbeat.run))
-        yield Part("own Services", simply(self._services.run))
+        yield Part("watchdog", wrap_coroutine(self._supervisor.watch))
+        yield Part("systemd", wrap_coroutine(systemd.keep_alive))
+        yield Part("complaints", wrap_coroutine(self._complaints.run))
+        yield Part("Node", self._ending.wrap_named_part(self._heartbeat.run))
+        yield Part("own Services", wrap_coroutine(self._services.run))
         if self._server is not None:
-            yield Part("Node observation", simply(self._readiness.listen))
-            yield Part("Lease of this server", self._ending.while_named(self._server.run))
+            yield Part("Node observation", wrap_coroutine(self._readiness.record_renewals_only))
+            yield Part("Lease of this server", self._ending.wrap_named_part(self._server.run))
             election = Election(registry, f"{setting.node}_{uuid.uuid4()}")
-            yield Part("election", simply(partial(election.run, self._lead)))
+            yield Part("election", wrap_coroutine(partial(election.run, self._run_as_leader)))
         else:
-            yield from self._controllers(self._registry)
+            yield from self._list_controllers(self._registry)
         if setting.probes:
             prober = dataclasses.replace(setting.prober, node=setting.node)
-            own = local_probes(registry, prober, self._supervisor.guard("probes here"))
-            yield Part("probes here", simply(own.run))
+            own = build_local_probes(registry, prober, self._supervisor.guard("probes here"))
+            yield Part("probes here", wrap_coroutine(own.run))
         if setting.announce:
             follow = StoreSource(registry.store, ANNOUNCED_RESOURCES).run
             yield Part("announcements", partial(self._addresses.run, follow), opens=True)
         if setting.bgp is not None:
-            yield Part("BGP", partial(self._speak_bgp, setting.bgp), opens=True)
+            yield Part("BGP", partial(self._run_bgp, setting.bgp), opens=True)
         if setting.proxy is not None:
             yield Part("proxy", partial(self._run_proxy, setting.proxy), opens=True)
         if setting.dns is not None:
-            yield Part("DNS", partial(self._serve_names, setting.dns), opens=True)
+            yield Part("DNS", partial(self._run_dns, setting.dns), opens=True)
 
-    async def _lead(self, registry: FencedRegistry) -> None:
-        parts = (*self._controllers(registry), *self._shared_controllers(registry))
+    async def _run_as_leader(self, registry: FencedRegistry) -> None:
+        parts = (*self._list_controllers(registry), *self._list_shared_controllers(registry))
         try:
             async with asyncio.TaskGroup() as tasks:
                 for part in parts:
@@ -241,34 +246,34 @@ class _Cluster:
             for part in parts:
                 self._supervisor.forget(part.name)
 
-    def _controllers(self, registry: Registry) -> Iterator[Part]:
+    def _list_controllers(self, registry: Registry) -> Iterator[Part]:
         setting, guard = self._setting, self._supervisor.guard
-        yield Part("garbage collection", simply(GarbageCollector(registry, guard("garbage collection")).run))
-        yield Part("Node readiness", simply(partial(self._readiness.run, registry)))
-        yield Part("tokens", simply(partial(delete_ended_tokens, registry, now)))
-        yield Part("endpoints", simply(EndpointController(registry, guard("endpoints")).run))
-        yield Part("ServiceCIDRs", simply(ServiceCidrs(registry, guard("ServiceCIDRs")).run))
-        yield Part("IPAddresses", simply(AddressRepair(registry, guard("IPAddresses")).run))
+        yield Part("garbage collection", wrap_coroutine(GarbageCollector(registry, guard("garbage collection")).run))
+        yield Part("Node readiness", wrap_coroutine(partial(self._readiness.run, registry)))
+        yield Part("tokens", wrap_coroutine(partial(delete_ended_tokens, registry, current_time)))
+        yield Part("endpoints", wrap_coroutine(EndpointController(registry, guard("endpoints")).run))
+        yield Part("ServiceCIDRs", wrap_coroutine(ServiceCidrs(registry, guard("ServiceCIDRs")).run))
+        yield Part("IPAddresses", wrap_coroutine(AddressRepair(registry, guard("IPAddresses")).run))
         elected = dataclasses.replace(setting.prober, node="")
-        yield Part("probes", simply(local_probes(registry, elected, guard("probes")).run))
+        yield Part("probes", wrap_coroutine(build_local_probes(registry, elected, guard("probes")).run))
         balancers = Balancers(registry, setting.balancers, guard("LoadBalancer addresses"))
-        yield Part("LoadBalancer addresses", simply(balancers.run))
+        yield Part("LoadBalancer addresses", wrap_coroutine(balancers.run))
         if setting.balancers:
             gateways = GatewayServices(registry, setting.balancers, guard("Gateways' Services"))
-            yield Part("Gateways' Services", simply(gateways.run))
+            yield Part("Gateways' Services", wrap_coroutine(gateways.run))
 
-    def _shared_controllers(self, registry: FencedRegistry) -> Iterator[Part]:
+    def _list_shared_controllers(self, registry: FencedRegistry) -> Iterator[Part]:
         """Yield the parts that run once per cluster with several API servers."""
         guard = self._supervisor.guard
-        yield Part("node ports", simply(PortNoteRepair(registry, guard("node ports")).run))
-        yield Part("API servers", simply(OwnSlices(registry, guard("API servers")).run))
+        yield Part("node ports", wrap_coroutine(PortNoteRepair(registry, guard("node ports")).run))
+        yield Part("API servers", wrap_coroutine(OwnSlices(registry, guard("API servers")).run))
 
-    async def _speak_bgp(self, settings: BgpSettings, begun: Begun) -> None:
+    async def _run_bgp(self, settings: BgpSettings, begun: Begun) -> None:
         node, bird = self._setting.node, partial(Bird, self._setting.folder / "bgp")
         follow = StoreSource(self._registry.store, BGP_RESOURCES).run
         await self._own.restart_on_change(lambda own: BgpSpeaker(settings, node, own, bird).run(follow, begun))
 
-    async def _serve_names(self, settings: DnsSettings, begun: Begun) -> None:
+    async def _run_dns(self, settings: DnsSettings, begun: Begun) -> None:
         async def work(own: tuple[str, ...]) -> None:
             place = dataclasses.replace(self._place, own=own)
             await serve_names(settings, self._registry, self._services, place, begun)
@@ -284,22 +289,22 @@ class _Cluster:
         await self._ending.run_proxy(config, source, access, self._supervisor, begun)
 
 
-async def _make_first_objects(registry: Registry, setting: Setting, heartbeat: Heartbeat) -> None:
-    await _make_namespaces(registry)
-    await make_first_cidr(registry, setting.ranges)
+async def _write_first_objects(registry: Registry, setting: Setting, heartbeat: Heartbeat) -> None:
+    await _create_namespaces(registry)
+    await create_first_service_cidr(registry, setting.ranges)
     try:
-        await declare_pool(registry, setting.balancers)
+        await create_pool_class(registry, setting.balancers)
         with contextlib.suppress(NameStillHeldError):  # the heartbeat decides that
-            await heartbeat.beat()
+            await heartbeat.renew_once()
     except ApiError as error:
         raise StoreError(error.message) from error
 
 
-def now() -> datetime:
+def current_time() -> datetime:
     return datetime.now(UTC)  # noqa: TID251  # this is the shell, which hands the clock to all others
 
 
-async def _make_namespaces(registry: Registry) -> None:
+async def _create_namespaces(registry: Registry) -> None:
     for name in _NAMESPACES:
         if registry.store.read(key_of(NAMESPACES, "", name)) is None:
             try:

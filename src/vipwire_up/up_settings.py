@@ -29,7 +29,7 @@ from vipwire_up.dns.settings import Settings as DnsSettings
 from vipwire_up.readiness_probes.commands import RunAs
 from vipwire_up.readiness_probes.probes import Prober
 from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
-from vipwire_up.up import Setting, run
+from vipwire_up.up import Setting, run_cluster
 
 _LEAST_LIFE, _MOST_LIFE = timedelta(hours=1), timedelta(days=365)
 _OURS_TO_SAY: Final = frozenset({"hostname-override", "kubeconfig", "manifests", "master"})
@@ -37,7 +37,7 @@ _ALONE: Final = frozenset({"cleanup", "cleanup-all", "cleanup-iptables", "init-o
 """What `vipwire proxy` does in place of running, or at its start alone."""
 
 
-def start(flags: dict[str, Any]) -> None:
+def start_up(flags: dict[str, Any]) -> None:
     log.configure(Logging())
     with plain_errors(MISUSED):
         setting = read_setting(flags)
@@ -53,39 +53,41 @@ def start(flags: dict[str, Any]) -> None:
     details = (f"API server at {setting.address} port {setting.port}",)
     claim = claim_folder(setting.folder, setting.proxy, "vipwire up", details, takeover=flags["takeover"])
     with plain_errors(), claim:
-        event_loop.run(run(setting, ready))
+        event_loop.run(run_cluster(setting, ready))
 
 
 def read_setting(flags: Mapping[str, Any]) -> Setting:
     node = flags["node_name"] or socket.gethostname().lower()
-    dns = _dns(flags)  # raises for invalid flags even without DNS
-    ranges = Ranges(read_cidrs(flags["service_cluster_ip_range"]), read_ports(flags["service_node_port_range"]))
+    dns = _read_dns_settings(flags)  # raises for invalid flags even without DNS
+    ranges = Ranges(
+        parse_cidrs(flags["service_cluster_ip_range"]), parse_port_range(flags["service_node_port_range"])
+    )
     return Setting(
         folder=flags["data_dir"],
         address=flags["bind_address"],
         port=flags["secure_port"],
         names=flags["names"],
         store_limit=flags["store_limit"] << 20,
-        etcd=_etcd(flags),
+        etcd=_read_etcd_settings(flags),
         ranges=ranges,
         node=node,
-        proxy=read_proxy(flags, node, flags["data_dir"] / "admin.kubeconfig"),
+        proxy=build_proxy_config(flags, node, flags["data_dir"] / "admin.kubeconfig"),
         dns=dns if flags["dns"] else None,
-        prober=read_prober(flags, node),
+        prober=build_prober(flags, node),
         probes=flags["probes"] == "machine",
-        balancers=tuple(_network(text, "--load-balancer-range") for text in flags["load_balancer_ranges"]),
+        balancers=tuple(_parse_network(text, "--load-balancer-range") for text in flags["load_balancer_ranges"]),
         announce=flags["announce_interface"],
         node_ips=read_node_ips(flags["node_ip"]),
         node_seconds=flags["node_lease_seconds"],
-        bgp=read_bgp(flags),
-        life=_life(flags["cluster_signing_duration"]),
+        bgp=read_bgp_flags(flags),
+        life=_parse_signing_duration(flags["cluster_signing_duration"]),
     )
 
 
 def read_node_ips(text: str) -> tuple[str, ...]:
     """Parse addresses of this machine, at most one of each family. Raise ConfigError."""
     flag, here = "--node-ip", {format_address(each) for each in global_addresses(read_addresses())}
-    found = tuple(_address(part.strip(), flag) for part in text.split(",")) if text else ()
+    found = tuple(_parse_address(part.strip(), flag) for part in text.split(",")) if text else ()
     if len({":" in each for each in found}) < len(found):
         raise ConfigError(f"{flag} {text}: give at most one address of each family")
     for each in found:
@@ -94,14 +96,14 @@ def read_node_ips(text: str) -> tuple[str, ...]:
     return found
 
 
-def _address(text: str, flag: str) -> str:
+def _parse_address(text: str, flag: str) -> str:
     try:
         return format_address(parse_address(text))
     except ValueError as error:
         raise ConfigError(f"{flag}: {error}") from None
 
 
-def _life(text: str) -> timedelta:
+def _parse_signing_duration(text: str) -> timedelta:
     flag = "--cluster-signing-duration"
     try:
         found = timedelta(seconds=parse_duration(text))
@@ -112,7 +114,7 @@ def _life(text: str) -> timedelta:
     return found
 
 
-def _etcd(flags: Mapping[str, Any]) -> EtcdSettings | None:
+def _read_etcd_settings(flags: Mapping[str, Any]) -> EtcdSettings | None:
     given = {name.replace("_", "-"): value for name, value in flags.items() if name.startswith("etcd_") and value}
     if flags["store"] == "etcd":
         if flags["store_limit"]:
@@ -123,40 +125,40 @@ def _etcd(flags: Mapping[str, Any]) -> EtcdSettings | None:
     return None
 
 
-def read_prober(flags: Mapping[str, Any], node: str) -> Prober:
+def build_prober(flags: Mapping[str, Any], node: str) -> Prober:
     name = flags["exec_probes_user"]
     if name and not flags["exec_probes"]:
         raise ConfigError(f"--exec-probes-user {name}: without --exec-probes, vipwire runs no commands")
-    return Prober(node, flags["exec_probes"], RunAs.named(name) if name else None)
+    return Prober(node, flags["exec_probes"], RunAs.user_named(name) if name else None)
 
 
-def read_bgp(flags: Mapping[str, Any]) -> BgpSettings | None:
+def read_bgp_flags(flags: Mapping[str, Any]) -> BgpSettings | None:
     return read_bgp_settings(flags["bgp_as"], flags["bgp_peers"], flags["bgp_kinds"], flags["bgp_router_id"])
 
 
-def read_cidrs(text: str) -> tuple[str, ...]:
+def parse_cidrs(text: str) -> tuple[str, ...]:
     flag = "--service-cluster-ip-range"
-    found = [_network(part, flag) for part in text.split(",")]
+    found = [_parse_network(part, flag) for part in text.split(",")]
     if len({network.version for network in found}) < len(found):
         raise ConfigError(f"{flag}: {text!r} has more than one CIDR of a family")
     return tuple(map(str, found))
 
 
-def _network(text: str, flag: str) -> Network:
+def _parse_network(text: str, flag: str) -> Network:
     try:
         return ipaddress.ip_network(text.strip())
     except ValueError as error:
         raise ConfigError(f"{flag}: {error} (allowed: a CIDR such as 10.96.0.0/16 or fd00::/112)") from None
 
 
-def read_ports(text: str) -> Range:
+def parse_port_range(text: str) -> Range:
     first, last = (port_number(each) for each in text.partition("-")[::2])
     if first is not None and last is not None and first <= last:
         return port_range(first, last)
     raise ConfigError(f"--service-node-port-range: {text!r} is not a range (allowed: 30000-32767, within 1-65535)")
 
 
-def read_proxy(flags: Mapping[str, Any], node: str, kubeconfig: Path) -> Config | None:
+def build_proxy_config(flags: Mapping[str, Any], node: str, kubeconfig: Path) -> Config | None:
     """Parse the proxy's own flags, without its source of objects and its node's name.
 
     `kubeconfig` is for other commands: the proxy gets its source directly.
@@ -186,7 +188,7 @@ def read_proxy(flags: Mapping[str, Any], node: str, kubeconfig: Path) -> Config 
     return config
 
 
-def _dns(flags: Mapping[str, Any]) -> DnsSettings:
+def _read_dns_settings(flags: Mapping[str, Any]) -> DnsSettings:
     return DnsSettings(
         domain=check_domain(flags["cluster_domain"]),
         addresses=(check_address(flags["dns_address"], "--dns-address"),),

@@ -115,11 +115,11 @@ class FakeApiServer:
 
     def end_watches(self, plural: str = "") -> None:
         """End watches orderly, as at their timeout."""
-        self._tell(plural, _END)
+        self._warn_once(plural, _END)
 
     def send_error(self, plural: str, code: int, reason: str) -> None:
         status = json.dumps({"type": "ERROR", "object": ApiError(code, reason, reason).status()})
-        self._tell(plural, status.encode() + b"\n")
+        self._warn_once(plural, status.encode() + b"\n")
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait for a condition that requests and watches change; raise TimeoutError after 60 s."""
@@ -135,7 +135,7 @@ class FakeApiServer:
         paths = tuple(f"{collection.base}/{plural}" for collection in COLLECTIONS)
         return [seen for seen in self.seen if seen.path in paths and ("watch" in seen.query) == watch]
 
-    def _tell(self, plural: str, item: object) -> None:
+    def _warn_once(self, plural: str, item: object) -> None:
         for watcher in self._watchers:
             if plural in ("", watcher.plural):
                 watcher.queue.put_nowait(item)

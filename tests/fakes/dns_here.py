@@ -55,7 +55,7 @@ async def dns_here(resolver: Resolver, limits: ClientLimits | None = None) -> As
     async with asyncio.TaskGroup() as tasks:
         server = DnsServer(resolver, tally, tasks, limits)
         (pair,) = open_pairs(("127.0.0.1",), 0)
-        await server.answer(pair)
+        await server.answer_on_sockets(pair)
         transport, client = await asyncio.get_running_loop().create_datagram_endpoint(
             Client, remote_addr=("127.0.0.1", pair.port)
         )

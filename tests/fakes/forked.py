@@ -107,7 +107,7 @@ class Forked:
 
 def started(lab: Lab, host: str, arguments: Sequence[str], output: Path, errors: Path | None = None) -> Forked:
     """Start it on a host of a lab; the end of the lab ends it."""
-    made = Forked(lab.netns(host), arguments, output, errors)
+    made = Forked(lab.namespace_of(host), arguments, output, errors)
     if identity := ProcessId.of(made.pid):
         identity.write(state.directory_of(lab.name) / f"{made.pid}.pid")
     return made
@@ -156,11 +156,11 @@ def _become(namespace: str, arguments: Sequence[str], output: str, errors: str, 
     os.environ.clear()
     os.environ.update(environ)
     if program := environ.get(PROGRAM):
-        with netns.inside(Path(namespace)):
+        with netns.enter_namespace(Path(namespace)):
             os.execv(program, ["vipwire", *arguments])  # noqa: S606  # no shell: an installed program
     sys.argv = ["vipwire", *arguments]
     sys.orig_argv = [sys.executable, "-m", *sys.argv]  # a change of the mode executes these words
     from vipwire.cli.main import main  # noqa: PLC0415  # imported in the process that this is forked off
 
-    with netns.inside(Path(namespace)):
+    with netns.enter_namespace(Path(namespace)):
         main(prog_name="vipwire")

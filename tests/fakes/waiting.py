@@ -9,7 +9,7 @@ import pytest
 
 from vipwire_lab import guest_kernel
 
-PATIENCE = 600.0 if guest_kernel.inside() is guest_kernel.GuestKernel.DISTRIBUTION else 60.0
+PATIENCE = 600.0 if guest_kernel.current_guest_kernel() is guest_kernel.GuestKernel.DISTRIBUTION else 60.0
 """Seconds until a missing fact is a failure; guests and loaded machines are slow."""
 _Fact = TypeVar("_Fact")
 

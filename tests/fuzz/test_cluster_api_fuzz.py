@@ -34,8 +34,8 @@ from vipwire_up.controllers.allocation.repair import AddressRepair
 from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.controllers.garbage_collector import GarbageCollector
-from vipwire_up.controllers.hooks import Ranges, hooks, make_first_cidr
-from vipwire_up.readiness_probes.probes import local_probes
+from vipwire_up.controllers.hooks import Ranges, build_hooks, create_first_service_cidr
+from vipwire_up.readiness_probes.probes import build_local_probes
 from vipwire_up.watchdog.guard import Guard
 
 EXAMPLES = int(os.environ.get("VIPWIRE_FUZZ_EXAMPLES", "250"))
@@ -305,15 +305,15 @@ class Running:
 
     async def live(self, folder: Path) -> None:
         """Run until told to end."""
-        async with cluster(folder, make_hooks=lambda store: hooks(store, clock, Ranges())) as here:
-            await make_first_cidr(here.registry, Ranges())
+        async with cluster(folder, make_hooks=lambda store: build_hooks(store, clock, Ranges())) as here:
+            await create_first_service_cidr(here.registry, Ranges())
             await here.post("/api/v1/namespaces", {"metadata": {"name": "web"}})
             parts = (
                 GarbageCollector(here.registry, self._guard("garbage collection")),
                 EndpointController(here.registry, self._guard("endpoints")),
                 ServiceCidrs(here.registry, self._guard("ServiceCIDRs")),
                 AddressRepair(here.registry, self._guard("IPAddresses")),
-                local_probes(here.registry, guard=self._guard("probes")),
+                build_local_probes(here.registry, guard=self._guard("probes")),
                 Balancers(here.registry, [ipaddress.ip_network("192.0.2.0/28")], self._guard("balancers")),
             )
             self.tasks += [self.loop.create_task(each.run()) for each in parts]

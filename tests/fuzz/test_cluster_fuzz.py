@@ -10,16 +10,22 @@ from hypothesis import strategies as st
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies.decode import Findings, decode
-from vipwire_up.api.bodies.parsing import parse_yaml, repeated_fields
+from vipwire_up.api.bodies.parsing import find_repeated_fields, parse_yaml
 from vipwire_up.api.bodies.protobuf import decode_body
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.objects.schema import Shape, Type
-from vipwire_up.api.patches.apply import FieldManager, apply, note_update, read_ownership, write_ownership
-from vipwire_up.api.patches.field_paths import from_fields, members, to_fields
-from vipwire_up.api.patches.json_patch import json_patch, merge_patch
-from vipwire_up.api.patches.strategic import strategic_patch
+from vipwire_up.api.patches.apply import (
+    FieldManager,
+    apply_configuration,
+    note_update,
+    read_ownership,
+    write_ownership,
+)
+from vipwire_up.api.patches.field_paths import paths_from_fields, paths_of_members, paths_to_fields
+from vipwire_up.api.patches.json_patch import apply_json_patch, apply_merge_patch
+from vipwire_up.api.patches.strategic import apply_strategic_patch
 from vipwire_up.api.selectors import parse_labels
 
 SCALARS = st.none() | st.booleans() | st.integers(-5, 70000) | st.text(max_size=5) | st.floats(allow_nan=False)
@@ -102,15 +108,15 @@ def test_any_body_is_read_or_refused(text: str) -> None:
     for body in (text.encode(), b"{" + text.encode()):
         _, code = tried(lambda body=body: parse_yaml(body))  # type: ignore[misc]
         assert code in (0, 400)
-        assert all(isinstance(each, str) for each in repeated_fields(body))
+        assert all(isinstance(each, str) for each in find_repeated_fields(body))
 
 
 @given(VALUES, VALUES)
 def test_patches_give_a_value_or_are_refused_and_leave_what_was_there(value: Any, patch: Any) -> None:
     before = json.dumps(value)
-    merge_patch(value, patch)
-    assert tried(lambda: json_patch(value, patch))[1] in (0, 400, 413, 422)
-    assert tried(lambda: strategic_patch(value, patch, SERVICES.type))[1] in (0, 400)
+    apply_merge_patch(value, patch)
+    assert tried(lambda: apply_json_patch(value, patch))[1] in (0, 400, 413, 422)
+    assert tried(lambda: apply_strategic_patch(value, patch, SERVICES.type))[1] in (0, 400)
     assert json.dumps(value) == before
 
 
@@ -130,30 +136,30 @@ SPECS = st.builds(
 
 @given(SPECS)
 def test_fields_are_what_they_were_when_written_and_read(value: Any) -> None:
-    paths = members(value, SERVICES.type).keys()
-    assert set(from_fields(json.loads(json.dumps(to_fields(paths))))) == set(paths)
+    paths = paths_of_members(value, SERVICES.type).keys()
+    assert set(paths_from_fields(json.loads(json.dumps(paths_to_fields(paths))))) == set(paths)
 
 
 @given(SPECS, SPECS)
 def test_an_apply_gives_its_manager_what_it_wants_and_is_the_same_twice(first: Any, second: Any) -> None:
     me = FieldManager("me", "Apply")
-    live, owned = apply({}, first, SERVICES.type, me, {}, force=False, now="1")
-    live, owned = apply(live, second, SERVICES.type, me, owned, force=False, now="2")
-    assert members(live, SERVICES.type) == members(second, SERVICES.type)
-    again = apply(live, second, SERVICES.type, me, owned, force=False, now="3")
+    live, owned = apply_configuration({}, first, SERVICES.type, me, {}, force=False, now="1")
+    live, owned = apply_configuration(live, second, SERVICES.type, me, owned, force=False, now="2")
+    assert paths_of_members(live, SERVICES.type) == paths_of_members(second, SERVICES.type)
+    again = apply_configuration(live, second, SERVICES.type, me, owned, force=False, now="3")
     assert again == (live, owned)
 
 
 @given(SPECS, SPECS, SPECS)
 def test_with_force_a_manager_has_its_way_and_takes_nothing_else(mine: Any, theirs: Any, more: Any) -> None:
     me, other = FieldManager("me", "Apply"), FieldManager("other", "Apply")
-    live, owned = apply({}, theirs, SERVICES.type, other, {}, force=False, now="1")
-    live, owned = apply(live, mine, SERVICES.type, me, owned, force=True, now="2")
-    live, owned = apply(live, more, SERVICES.type, me, owned, force=True, now="3")
-    found, wanted, kept = (members(value, SERVICES.type) for value in (live, more, theirs))
+    live, owned = apply_configuration({}, theirs, SERVICES.type, other, {}, force=False, now="1")
+    live, owned = apply_configuration(live, mine, SERVICES.type, me, owned, force=True, now="2")
+    live, owned = apply_configuration(live, more, SERVICES.type, me, owned, force=True, now="3")
+    found, wanted, kept = (paths_of_members(value, SERVICES.type) for value in (live, more, theirs))
     assert found.items() >= wanted.items()
     # what only the other one holds is as it was: all that I never touched, unless it was taken from it
-    untouched = kept.keys() - wanted.keys() - members(mine, SERVICES.type).keys()
+    untouched = kept.keys() - wanted.keys() - paths_of_members(mine, SERVICES.type).keys()
     held = owned[other].paths if other in owned else frozenset()
     assert all(found.get(path) == kept[path] for path in untouched & held)
 
@@ -163,7 +169,7 @@ def test_after_an_update_every_field_has_an_owner(first: Any, second: Any) -> No
     owned = note_update({}, FieldManager("a"), {}, first, SERVICES.type, "1")
     owned = note_update(owned, FieldManager("b"), first, second, SERVICES.type, "2")
     held = frozenset().union(*(entry.paths for entry in owned.values()))
-    assert held == members(second, SERVICES.type, whole=True).keys()
+    assert held == paths_of_members(second, SERVICES.type, whole=True).keys()
     assert read_ownership(write_ownership(owned)) == {who: entry for who, entry in owned.items() if entry.paths}
 
 
@@ -178,4 +184,4 @@ def test_what_decodes_can_be_checked_shown_and_owned(pair: tuple[Resource, Any])
     resource.prepare(found, None)
     assert all(cause.message for cause in resource.check(found, None))
     json.dumps([column.cell(found, datetime(2026, 1, 1, tzinfo=UTC)) for column in resource.columns])
-    to_fields(members(found, resource.type))
+    paths_to_fields(paths_of_members(found, resource.type))

@@ -22,9 +22,9 @@ from vipwire_up.controllers.allocation.repair import AddressRepair
 from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.controllers.garbage_collector import GarbageCollector
-from vipwire_up.controllers.hooks import Ranges, hooks, make_first_cidr
-from vipwire_up.controllers.own_services import OwnServices, api_service
-from vipwire_up.readiness_probes.probes import local_probes
+from vipwire_up.controllers.hooks import Ranges, build_hooks, create_first_service_cidr
+from vipwire_up.controllers.own_services import OwnServices, build_api_service
+from vipwire_up.readiness_probes.probes import build_local_probes
 
 NUMBERS = st.sampled_from([-(2**63), -1, 0, 1, 80, 80800, 2**31, 2**63 - 1, 10**400])
 TEXTS = st.sampled_from(
@@ -79,8 +79,8 @@ def garbage(draw: st.DrawFn) -> dict[str, Any]:
 async def hold(folder: Path, values: list[dict[str, Any]]) -> None:
     async with cluster(folder) as here:
         await write(here.store, *values)
-    async with cluster(folder, make_hooks=lambda store: hooks(store, here.clock, Ranges())) as here:
-        await make_first_cidr(here.registry, Ranges())
+    async with cluster(folder, make_hooks=lambda store: build_hooks(store, here.clock, Ranges())) as here:
+        await create_first_service_cidr(here.registry, Ranges())
         own = OwnServices(here.registry)
         network: Network = ipaddress.ip_network("192.0.2.0/28")
         parts = (
@@ -91,9 +91,9 @@ async def hold(folder: Path, values: list[dict[str, Any]]) -> None:
             Balancers(here.registry, [network]),
             own,
         )
-        await own.add(api_service(("10.1.0.1",), 6443, "here"))
+        await own.add_service(build_api_service(("10.1.0.1",), 6443, "here"))
         async with asyncio.TaskGroup() as tasks:
-            probing = tasks.create_task(local_probes(here.registry).run())
+            probing = tasks.create_task(build_local_probes(here.registry).run())
             for _ in range(2):
                 for part in parts:
                     await part.step()

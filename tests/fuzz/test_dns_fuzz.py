@@ -9,11 +9,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from vipwire.errors import ConfigError, DecodeError
-from vipwire_up.dns.messages.message import FORMERR, NOTIMP, Query, Refusal, Reply, read_query, render
+from vipwire_up.dns.messages.message import FORMERR, NOTIMP, Query, Refusal, Reply, encode_answer, read_query
 from vipwire_up.dns.messages.names import parse_name
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.settings import parse_server, read_resolv_conf
-from vipwire_up.dns.upstream.answer import answers, read_answer
+from vipwire_up.dns.upstream.answer import is_answer_to, read_answer
 from vipwire_up.dns.zone import Zone
 
 QUESTION = dns.message.make_query("web.shop.svc.cluster.local", "A", use_edns=0, payload=1232).to_wire()
@@ -45,11 +45,11 @@ def test_any_bytes_are_a_question_or_refused(data: bytes) -> None:
             assert read.answer == b"", "an answer is not answered"
         return
     zone = Zone("cluster.local")
-    reply = Resolver(zone, None).quick(read)
+    reply = Resolver(zone, None).answer_at_once(read)
     assert reply is not None
-    wire = render(read, reply, read.limit)
+    wire = encode_answer(read, reply, read.limit)
     assert len(wire) <= read.limit
-    assert answers(wire, read.id, read.question), "the letters are those of the question"
+    assert is_answer_to(wire, read.id, read.question), "the letters are those of the question"
     dns.message.from_wire(wire)
 
 
@@ -66,11 +66,11 @@ def test_what_is_read_as_a_question_is_what_dnspython_reads(data: bytes) -> None
 def test_any_answer_from_upstream_is_read_or_a_decode_error(data: bytes) -> None:
     query = read_query(QUESTION)
     assert isinstance(query, Query)
-    if not answers(data, query.id, query.question):
+    if not is_answer_to(data, query.id, query.question):
         return
     with contextlib.suppress(DecodeError):
         answer = read_answer(data, query, 0.0)
-        dns.message.from_wire(render(query, answer.reply(1.0)))
+        dns.message.from_wire(encode_answer(query, answer.build_reply(1.0)))
 
 
 @given(st.text(max_size=300))
@@ -98,7 +98,7 @@ def test_counts_that_are_no_question_get_their_code() -> None:
         return read.rcode if isinstance(read, Refusal) else 0
 
     assert (count(0), count(1), count(2), count(1, opcode=5)) == (FORMERR, 0, FORMERR, NOTIMP)
-    assert render(read_question(), Reply())[:2] == QUESTION[:2]
+    assert encode_answer(read_question(), Reply())[:2] == QUESTION[:2]
 
 
 def read_question() -> Query:

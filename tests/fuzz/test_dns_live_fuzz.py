@@ -20,10 +20,10 @@ from tests.fakes.names import service
 from vipwire.errors import DecodeError
 from vipwire.watched_objects.event import Listed
 from vipwire_up.dns.limits import ClientLimits
-from vipwire_up.dns.messages.message import HEADER, NOERROR, Query, read_query, render
+from vipwire_up.dns.messages.message import HEADER, NOERROR, Query, encode_answer, read_query
 from vipwire_up.dns.objects import DnsKind
 from vipwire_up.dns.resolver import Resolver
-from vipwire_up.dns.upstream.answer import Cache, answers, read_answer
+from vipwire_up.dns.upstream.answer import Cache, is_answer_to, read_answer
 from vipwire_up.dns.upstream.exchange import Forwarder, UpstreamServer
 from vipwire_up.dns.zone import Zone
 
@@ -125,12 +125,12 @@ def query_of(name: str, kind: str, *, do: bool = False, number: int = 7) -> Quer
 def test_any_message_from_upstream_is_an_answer_that_dnspython_reads_or_nothing(drawn: Drawn, kind: str) -> None:
     query = query_of(OUTSIDE, kind)
     data = drawn.wire(query.id, query.question)
-    if answers(data, query.id, query.question):
+    if is_answer_to(data, query.id, query.question):
         with contextlib.suppress(DecodeError):
             answer = read_answer(data, query, 0.0)
-            told = dns.message.from_wire(render(query, answer.reply(1.0)))
+            told = dns.message.from_wire(encode_answer(query, answer.build_reply(1.0)))
             assert told.question[0].name.to_text() == f"{OUTSIDE}."
-            answer.records(1.0)
+            answer.current_records(1.0)
             assert answer.size > 0
             assert 0 <= answer.lifetime <= 3600
 
@@ -141,9 +141,9 @@ def test_any_message_of_a_client_is_a_question_or_refused(drawn: Drawn) -> None:
     for data in (drawn.wire(1, query.question), drawn.wire(1, query.question)[:2] + b"\0" + drawn.wire(1, b"")[3:]):
         read = read_query(data)
         if isinstance(read, Query):
-            reply = Resolver(Zone("cluster.local"), None).quick(read)
+            reply = Resolver(Zone("cluster.local"), None).answer_at_once(read)
             assert reply is not None
-            dns.message.from_wire(render(read, reply, read.limit))
+            dns.message.from_wire(encode_answer(read, reply, read.limit))
 
 
 class World:

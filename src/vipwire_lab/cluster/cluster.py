@@ -29,7 +29,7 @@ from vipwire_lab.cluster.probe import probe
 from vipwire_lab.echo_servers import servers
 from vipwire_lab.namespaces import links, netns, rtnetlink
 from vipwire_lab.namespaces.errors import LabError
-from vipwire_lab.namespaces.processes import ProcessId, reap
+from vipwire_lab.namespaces.processes import ProcessId, reap_processes
 from vipwire_lab.namespaces.topology import DEFAULT, UNDERLAY, Client, Node, Pod, Topology
 
 ALL_PROTOCOLS = (Protocol.TCP, Protocol.UDP, Protocol.SCTP)
@@ -78,16 +78,16 @@ class Lab:
         Unless it `stays`, it is stale after this process's end.
         """
         directory = state.create_state(self.name, self.topology, None if stays else ProcessId.of(os.getpid()))
-        foreign = [host for host in self.topology.names() if self.netns(host).exists()]
+        foreign = [host for host in self.topology.host_names() if self.namespace_of(host).exists()]
         if foreign:
-            state.remove(directory)
+            state.remove_state(directory)
             taken = state.namespace_of(self.name, foreign[0])
             raise LabError(f"the network namespace {taken} already exists, outside of a lab")
         try:
-            servers.start(directory)
-            self._build()
+            servers.start_control_process(directory)
+            self._build_namespaces()
             for pod in self.topology.pods:
-                self.start(pod.name)
+                self.start_pod(pod.name)
         except BaseException:
             self.down()
             raise
@@ -98,63 +98,63 @@ class Lab:
         ended = state.end_processes(directory)
         for process in self._started:
             process.wait()
-        reap(ended)
+        reap_processes(ended)
         self._remove_programs()
         left = state.namespaces_of(self.name)
-        for namespace in left | {state.namespace_of(self.name, host) for host in self.topology.names()}:
-            netns.delete(namespace)
-        state.remove(directory)
+        for namespace in left | {state.namespace_of(self.name, host) for host in self.topology.host_names()}:
+            netns.delete_namespace(namespace)
+        state.remove_state(directory)
 
     def _remove_programs(self) -> None:
         """Remove programs of proxies in ebpf mode: they belong to the machine and survive their namespace."""
         for node in self.topology.nodes if OURS.exists() else ():
             with contextlib.suppress(OSError):  # no namespace, or no vipwire in bpffs
-                shutil.rmtree(of_node(cookie_of(self.netns(node.name))))
+                shutil.rmtree(of_node(cookie_of(self.namespace_of(node.name))))
 
-    def host(self, name: str) -> Node | Pod | Client:
+    def find_host(self, name: str) -> Node | Pod | Client:
         """Return a host by name; raise LabError with similar names."""
-        for host in self.topology.hosts():
+        for host in self.topology.list_hosts():
             if host.name == name:
                 return host
-        near = difflib.get_close_matches(name, self.topology.names(), 3)
-        hosts = ", ".join(near or sorted(self.topology.names()))
+        near = difflib.get_close_matches(name, self.topology.host_names(), 3)
+        hosts = ", ".join(near or sorted(self.topology.host_names()))
         names = f"did you mean {hosts}?" if near else f"its hosts: {hosts}"
         raise LabError(f"the lab {self.name} has no host {name!r}: {names}")
 
-    def address(self, host: str, family: Family = Family.IPV4) -> str:
+    def address_of(self, host: str, family: Family = Family.IPV4) -> str:
         colon = family is Family.IPV6
-        for address in self.host(host).addresses:
+        for address in self.find_host(host).addresses:
             if (":" in address) is colon:
                 return address
         raise LabError(f"host {host} has no {family.value} address")
 
-    def netns(self, host: str) -> Path:
+    def namespace_of(self, host: str) -> Path:
         """Return the mount of a host's namespace: a path for setns, `nsenter --net=`."""
         if host != UNDERLAY:
-            self.host(host)
-        return netns.path_of(state.namespace_of(self.name, host))
+            self.find_host(host)
+        return netns.namespace_path(state.namespace_of(self.name, host))
 
-    def inside(self, host: str) -> contextlib.AbstractContextManager[None]:
-        return netns.inside(self.netns(host))
+    def enter_namespace(self, host: str) -> contextlib.AbstractContextManager[None]:
+        return netns.enter_namespace(self.namespace_of(host))
 
     def run(
         self, host: str, argv: Sequence[str], *, timeout: float = 30.0, check: bool = True, **more: Any
     ) -> subprocess.CompletedProcess[str]:
         """Run a command on a host, as subprocess.run does, capturing its output as text."""
-        with self.inside(host):
+        with self.enter_namespace(host):
             options = {"capture_output": True, "text": True} | more
             return subprocess.run(argv, timeout=timeout, check=check, **options)  # noqa: S603 - what it is for
 
     def popen(self, host: str, argv: Sequence[str], **more: Any) -> subprocess.Popen[Any]:
         """Start a command on a host, as subprocess.Popen does; `down` ends it if it still runs."""
-        with self.inside(host):
+        with self.enter_namespace(host):
             process = subprocess.Popen(argv, **more)  # noqa: S603 - what it is for
         self._started.append(process)
         if identity := ProcessId.of(process.pid):
             identity.write(state.directory_of(self.name) / f"{process.pid}.pid")
         return process
 
-    def serve(
+    def start_echo_servers(
         self,
         host: str,
         ports: Sequence[int],
@@ -167,18 +167,18 @@ class Lab:
         """
         node = self.topology.node_of(host)
         directory = state.directory_of(self.name)
-        servers.serve(directory, host, node, self.netns(host), ports, protocols, addresses)
+        servers.request_serving(directory, host, node, self.namespace_of(host), ports, protocols, addresses)
 
-    def start(self, pod: str) -> None:
-        found = self.host(pod)
+    def start_pod(self, pod: str) -> None:
+        found = self.find_host(pod)
         if not isinstance(found, Pod):
-            raise LabError(f"{pod} is not a Pod; `serve` opens ports on other hosts")
-        self.serve(pod, found.ports)
+            raise LabError(f"{pod} is not a Pod; `start_echo_servers` opens ports on other hosts")
+        self.start_echo_servers(pod, found.ports)
 
-    def stop(self, host: str, ports: Sequence[int] = ()) -> int:
+    def stop_echo_servers(self, host: str, ports: Sequence[int] = ()) -> int:
         """Close ports of a host (by default all) and their connections; return the number of sockets."""
-        self.host(host)
-        return servers.stop(state.directory_of(self.name), host, ports)
+        self.find_host(host)
+        return servers.request_stop(state.directory_of(self.name), host, ports)
 
     def probe(
         self,
@@ -189,9 +189,9 @@ class Lab:
         **options: Unpack[ProbeOptionWords],
     ) -> list[ProbeResult]:
         """Connect from a host to an address, `count` times; return the results in order. See `probe.probe`."""
-        return probe(self.netns(host), Target(address, port, protocol), replace(_PATIENT, **options))
+        return probe(self.namespace_of(host), Target(address, port, protocol), replace(_PATIENT, **options))
 
-    def continuous(
+    def connect_continuously(
         self,
         host: str,
         address: str,
@@ -202,7 +202,9 @@ class Lab:
         **options: Unpack[ProbeOptionWords],
     ) -> Continuous:
         """Connect repeatedly in a thread while the result is entered as a context."""
-        return Continuous(self.netns(host), Target(address, port, protocol), replace(_PATIENT, **options), interval)
+        return Continuous(
+            self.namespace_of(host), Target(address, port, protocol), replace(_PATIENT, **options), interval
+        )
 
     def connect(
         self,
@@ -212,30 +214,30 @@ class Lab:
         protocol: Protocol = Protocol.TCP,
         **options: Unpack[ProbeOptionWords],
     ) -> Connection:
-        return Connection(self.netns(host), Target(address, port, protocol), replace(_PATIENT, **options))
+        return Connection(self.namespace_of(host), Target(address, port, protocol), replace(_PATIENT, **options))
 
-    def _build(self) -> None:
-        plan = links.plan(self.topology)
+    def _build_namespaces(self) -> None:
+        plan = links.plan_wiring(self.topology)
         routers = {UNDERLAY, *(node.name for node in self.topology.nodes)}
-        for host in self.topology.names():
+        for host in self.topology.host_names():
             netns.create_namespace(state.namespace_of(self.name, host))
-            with self.inside(host):
-                _apply_settings(links.sysctls(router=host in routers))
+            with self.enter_namespace(host):
+                _apply_settings(links.sysctls_of(router=host in routers))
         for wire in plan.wires:
-            with _open_path(self.netns(wire.host)) as far_end, self.inside(wire.router):
-                rtnetlink.apply([wire.request(far_end)])
+            with _open_descriptor(self.namespace_of(wire.host)) as far_end, self.enter_namespace(wire.router):
+                rtnetlink.apply_requests([wire.build_request(far_end)])
         for host, requests in plan.requests.items():
-            with self.inside(host):
-                rtnetlink.apply(requests)
+            with self.enter_namespace(host):
+                rtnetlink.apply_requests(requests)
         if self.topology.lan:
-            links.build_lan({host: self.netns(host) for host in (UNDERLAY, *self.topology.lan)}, self.topology)
+            links.build_lan({host: self.namespace_of(host) for host in (UNDERLAY, *self.topology.lan)}, self.topology)
 
 
 def take_down_stale() -> list[str]:
     """Take down the labs whose owner has died, and sweep remains of others; return their names."""
-    state.sweep_drafts()
-    abandoned = [name for name in state.labs() if state.is_abandoned(state.directory_of(name))]
-    stale = sorted({*abandoned, *state.orphans()})
+    state.remove_drafts()
+    abandoned = [name for name in state.list_labs() if state.is_abandoned(state.directory_of(name))]
+    stale = sorted({*abandoned, *state.find_orphans()})
     for name in stale:
         if found := Lab.attach_any(name):
             found.down()
@@ -250,7 +252,7 @@ def _apply_settings(settings: dict[str, str]) -> None:
 
 
 @contextlib.contextmanager
-def _open_path(path: Path) -> Iterator[int]:
+def _open_descriptor(path: Path) -> Iterator[int]:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield descriptor

@@ -15,7 +15,7 @@ from typing import Self
 
 from vipwire.model.net import format_endpoint, parse_address
 from vipwire_lab.cluster.outcome import ProbeOptions, ProbeResult, Target
-from vipwire_lab.cluster.probe import code_of, converse, open_socket, probe
+from vipwire_lab.cluster.probe import error_code_of, exchange_with_echo, open_socket, probe
 from vipwire_lab.echo_servers.answer import Answer
 from vipwire_lab.namespaces.errors import LabError
 
@@ -104,7 +104,7 @@ class Connection:
             raise LabError("this kernel has no SCTP sockets: probes work, but no connection stays open")
         self._timeout, self.target = options.timeout, target
         try:
-            self.answer: Answer = self._begin(target)
+            self.answer: Answer = self._begin_conversation(target)
         except BaseException:
             self._socket.close()
             raise
@@ -135,7 +135,7 @@ class Connection:
         try:
             self._socket.sendall(data)
         except PermissionError as error:
-            code = code_of(self._socket, error)
+            code = error_code_of(self._socket, error)
             raise OSError(code, os.strerror(code)) from error
         reply = b""
         while len(reply) < len(data):
@@ -160,15 +160,15 @@ class Connection:
         finally:
             self._socket.settimeout(timeout)
 
-    def _begin(self, target: Target) -> Answer:
-        steps = converse(self._socket, target)
+    def _begin_conversation(self, target: Target) -> Answer:
+        steps = exchange_with_echo(self._socket, target)
         deadline = time.monotonic() + self._timeout
         with selectors.DefaultSelector() as selector:
             while True:
                 try:
                     event = next(steps)
                 except PermissionError as error:
-                    code = code_of(self._socket, error)
+                    code = error_code_of(self._socket, error)
                     raise OSError(code, os.strerror(code)) from error
                 except StopIteration as stop:
                     self._socket.settimeout(self._timeout)

@@ -38,7 +38,7 @@ class Backend:
     for_nodes: tuple[str, ...] = ()
 
 
-def node(of: Node) -> Manifest:
+def node_manifest(of: Node) -> Manifest:
     return {
         "apiVersion": "v1",
         "kind": "Node",
@@ -47,11 +47,11 @@ def node(of: Node) -> Manifest:
             "labels": {"kubernetes.io/hostname": of.name, "topology.kubernetes.io/zone": of.zone},
         },
         "spec": {"podCIDR": of.pod_cidrs[0], "podCIDRs": list(of.pod_cidrs)} if of.pod_cidrs else {},
-        "status": {"addresses": [{"type": "InternalIP", "address": address} for address in _primaries(of)]},
+        "status": {"addresses": [{"type": "InternalIP", "address": address} for address in _primary_addresses(of)]},
     }
 
 
-def service(
+def build_service(
     name: str, cluster_ips: Sequence[str], ports: Sequence[Port], *, namespace: str = "default", **spec: Any
 ) -> Manifest:
     """Build a Service; `spec` has further fields by Kubernetes' names: `type="NodePort"`, `externalIPs=[...]`."""
@@ -63,18 +63,18 @@ def service(
         "ipFamilies": families,
         "ipFamilyPolicy": "RequireDualStack" if len(families) > 1 else "SingleStack",
         "selector": {"app": name},
-        "ports": [_service_port(port) for port in ports],
+        "ports": [_build_service_port(port) for port in ports],
     }
     metadata = {"name": name, "namespace": namespace, "uid": f"uid-{namespace}-{name}"}
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": fields | spec}
 
 
-def load_balancer_status(*addresses: str, mode: str = "VIP") -> Manifest:
+def build_load_balancer_status(*addresses: str, mode: str = "VIP") -> Manifest:
     """Build the status with these load balancer addresses, to merge into a Service."""
     return {"status": {"loadBalancer": {"ingress": [{"ip": ip, "ipMode": mode} for ip in addresses]}}}
 
 
-def endpoint_slices(
+def build_endpoint_slices(
     topology: Topology,
     name: str,
     backends: Iterable[Pod | Node | Backend],
@@ -85,7 +85,7 @@ def endpoint_slices(
     behind = [each if isinstance(each, Backend) else Backend(each) for each in backends]
     slices = []
     for family in ("IPv4", "IPv6"):
-        endpoints = [endpoint for each in behind for endpoint in _endpoints(topology, each, family)]
+        endpoints = [endpoint for each in behind for endpoint in _build_endpoints(topology, each, family)]
         if not endpoints:
             continue
         labels = {"kubernetes.io/service-name": name, "endpointslice.kubernetes.io/managed-by": "lab"}
@@ -105,7 +105,7 @@ def endpoint_slices(
     return slices
 
 
-def service_manifest(
+def build_service_with_slices(
     topology: Topology,
     name: str,
     cluster_ips: Sequence[str],
@@ -115,30 +115,30 @@ def service_manifest(
     namespace: str = "default",
     **spec: Any,
 ) -> list[Manifest]:
-    slices = endpoint_slices(topology, name, backends, ports, namespace=namespace)
-    return [service(name, cluster_ips, ports, namespace=namespace, **spec), *slices]
+    slices = build_endpoint_slices(topology, name, backends, ports, namespace=namespace)
+    return [build_service(name, cluster_ips, ports, namespace=namespace, **spec), *slices]
 
 
-def example(topology: Topology) -> list[Manifest]:
+def build_example(topology: Topology) -> list[Manifest]:
     """Build the lab's Nodes and a Service `web` with all its Pods: 10.96.0.10 and fd00:10:96::10, port 80."""
     ports = (Port(80, name="http", node_port=30080),)
     ips = ("10.96.0.10", "fd00:10:96::10")
-    nodes = [node(each) for each in topology.nodes]
-    return [*nodes, *service_manifest(topology, "web", ips, ports, topology.pods, type="NodePort")]
+    nodes = [node_manifest(each) for each in topology.nodes]
+    return [*nodes, *build_service_with_slices(topology, "web", ips, ports, topology.pods, type="NodePort")]
 
 
-def as_yaml(manifests: Iterable[Manifest]) -> str:
+def dump_yaml(manifests: Iterable[Manifest]) -> str:
     text: str = yaml.safe_dump_all(manifests, sort_keys=False, explicit_start=True)
     return text
 
 
-def _primaries(of: Node) -> list[str]:
+def _primary_addresses(of: Node) -> list[str]:
     fours = [address for address in of.addresses if ":" not in address]
     sixes = [address for address in of.addresses if ":" in address]
     return fours[:1] + sixes[:1]
 
 
-def _service_port(port: Port) -> Manifest:
+def _build_service_port(port: Port) -> Manifest:
     fields = {
         "name": port.name,
         "port": port.port,
@@ -149,7 +149,7 @@ def _service_port(port: Port) -> Manifest:
     return {name: value for name, value in fields.items() if value}
 
 
-def _endpoints(topology: Topology, backend: Backend, family: str) -> list[Manifest]:
+def _build_endpoints(topology: Topology, backend: Backend, family: str) -> list[Manifest]:
     host = backend.host
     addresses = [address for address in host.addresses if (":" in address) is (family == "IPv6")][:1]
     node_name = topology.node_of(host.name)

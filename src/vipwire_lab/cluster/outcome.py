@@ -128,6 +128,6 @@ class ProbeOptions:
         return 1 if self.source_port else min(self.parallel, 512)
 
 
-def pods_of(results: Iterable[ProbeResult]) -> Counter[str]:
+def count_pods(results: Iterable[ProbeResult]) -> Counter[str]:
     """Count answers by Pod; unanswered attempts count by their outcome in brackets."""
     return Counter(result.pod or f"({result.outcome.value})" for result in results)

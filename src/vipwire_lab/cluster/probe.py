@@ -64,7 +64,7 @@ def probe(namespace: Path, target: Target, options: ProbeOptions) -> list[ProbeR
                     attempt = _Attempt(begun, opened, target, options, waited + options.timeout)
                     begun += 1
                     attempt.advance(selector, results)
-                waited += _wait(selector, results, waited)
+                waited += _wait_for_events(selector, results, waited)
         finally:
             for key in selector.get_map().values():
                 key.data.socket.close()
@@ -74,13 +74,13 @@ def probe(namespace: Path, target: Target, options: ProbeOptions) -> list[ProbeR
 def open_socket(namespace: Path, target: Target, options: ProbeOptions) -> socket.socket:
     """Open a non-blocking, unconnected socket in a namespace."""
     family = socket.AF_INET6 if ":" in target.address else socket.AF_INET
-    with netns.inside(namespace):
-        if target.protocol is Protocol.SCTP and not raw_sockets.in_kernel():
+    with netns.enter_namespace(namespace):
+        if target.protocol is Protocol.SCTP and not raw_sockets.has_kernel_sctp():
             opened = raw_sockets.open_raw(family)
         else:
             opened = socket.socket(family, _TYPES[target.protocol], int(target.protocol))
     try:
-        _prepare(opened, target, options)
+        _configure_socket(opened, target, options)
     except OSError as error:
         opened.close()
         raise LabError(
@@ -89,7 +89,7 @@ def open_socket(namespace: Path, target: Target, options: ProbeOptions) -> socke
     return opened
 
 
-def _prepare(opened: socket.socket, target: Target, options: ProbeOptions) -> None:
+def _configure_socket(opened: socket.socket, target: Target, options: ProbeOptions) -> None:
     opened.settimeout(0)
     # Without RECVERR the kernel reports no "unreachable" to UDP, and TCP loses an ICMP error that arrives while
     # connect() runs (always, between namespaces), until it repeats its SYN a second later.
@@ -111,12 +111,12 @@ def _prepare(opened: socket.socket, target: Target, options: ProbeOptions) -> No
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
 
 
-def converse(opened: socket.socket, target: Target) -> Generator[int, None, Answer]:
+def exchange_with_echo(opened: socket.socket, target: Target) -> Generator[int, None, Answer]:
     """Connect, say hello and read the answer; yield the selector event to wait for. Raise OSError, DecodeError."""
     code = opened.connect_ex((target.address, target.port))
     if code == errno.EINPROGRESS:
         yield selectors.EVENT_WRITE
-        code = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or _queued_error(opened)
+        code = opened.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) or _read_queued_error(opened)
     if code:
         raise OSError(code, os.strerror(code))
     opened.send(HELLO)
@@ -134,7 +134,7 @@ def _is_raw(opened: socket.socket) -> bool:
     return opened.type == socket.SOCK_RAW
 
 
-def code_of(opened: socket.socket, error: OSError) -> int:
+def error_code_of(opened: socket.socket, error: OSError) -> int:
     """Tell apart a reject and a drop rule in the output of the host's own process.
 
     Both give EPERM, but a reject rule's ICMP error has already arrived at the socket.
@@ -144,7 +144,7 @@ def code_of(opened: socket.socket, error: OSError) -> int:
     return error.errno or 0
 
 
-def _queued_error(opened: socket.socket) -> int:
+def _read_queued_error(opened: socket.socket) -> int:
     """Read the ICMP error in the socket's error queue: the first field of sock_extended_err, ip(7)."""
     with contextlib.suppress(BlockingIOError):
         for _, _, error in opened.recvmsg(512, 512, socket.MSG_ERRQUEUE)[1]:
@@ -152,11 +152,11 @@ def _queued_error(opened: socket.socket) -> int:
     return 0
 
 
-def _progress(opened: socket.socket) -> str:
+def _read_progress(opened: socket.socket) -> str:
     if opened.type != socket.SOCK_STREAM or opened.proto == socket.IPPROTO_SCTP:
         return ""
     unread = int.from_bytes(fcntl.ioctl(opened, termios.FIONREAD, bytes(4)), sys.byteorder)
-    return progress(opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, SIZE), unread)
+    return describe_progress(opened.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, SIZE), unread)
 
 
 class _Attempt:
@@ -172,9 +172,9 @@ class _Attempt:
         self._raw_port = 0
         if _is_raw(opened):
             self._raw_port = options.source_port or 32768 + next(_raw_ports) % 28232
-            self._steps = raw_sockets.converse(opened, target.address, self._raw_port, target.port)
+            self._steps = raw_sockets.converse_over_sctp(opened, target.address, self._raw_port, target.port)
         else:
-            self._steps = converse(opened, target)
+            self._steps = exchange_with_echo(opened, target)
         self._event = 0
 
     def advance(self, selector: selectors.BaseSelector, results: dict[int, ProbeResult]) -> None:
@@ -184,7 +184,7 @@ class _Attempt:
         except StopIteration as stop:
             self.finish(selector, results, Outcome.ANSWERED, answer=stop.value)
         except OSError as error:
-            code = code_of(self.socket, error)
+            code = error_code_of(self.socket, error)
             self.finish(selector, results, _OUTCOMES.get(code, Outcome.UNREACHABLE), code=code)
         else:
             if not self._event:
@@ -205,14 +205,14 @@ class _Attempt:
         name = self.socket.getsockname()
         source = SocketAddress(name[0], self._raw_port or name[1])
         duration = time.monotonic() - self.begun
-        told = _progress(self.socket) if outcome is Outcome.TIMED_OUT else ""
+        told = _read_progress(self.socket) if outcome is Outcome.TIMED_OUT else ""
         results[self.number] = ProbeResult(outcome, duration, answer, source, code, told)
         if self._event:
             selector.unregister(self.socket)
         self.socket.close()
 
 
-def _wait(selector: selectors.BaseSelector, results: dict[int, ProbeResult], waited: float) -> float:
+def _wait_for_events(selector: selectors.BaseSelector, results: dict[int, ProbeResult], waited: float) -> float:
     """Wait for the next event or the next timeout; return the seconds waited.
 
     `waited` is the earlier waiting time. Only waiting counts, because answers may arrive while this process is
@@ -243,7 +243,7 @@ SIZE = _UNSENT_AT + _UNSIGNED.size
 _ESTABLISHED, _SYN_SENT = 1, 2
 
 
-def progress(info: bytes, unread: int = 0) -> str:
+def describe_progress(info: bytes, unread: int = 0) -> str:
     """Return how far a timed-out TCP connection came; "" if the kernel does not tell.
 
     `info` is tcp_info of the client's socket (include/uapi/linux/tcp.h), `unread` the bytes waiting in the socket.

@@ -34,7 +34,7 @@ import msgspec
 
 from vipwire_lab.namespaces import netns
 from vipwire_lab.namespaces.errors import LabError
-from vipwire_lab.namespaces.processes import ProcessId, end
+from vipwire_lab.namespaces.processes import ProcessId, end_gracefully
 from vipwire_lab.namespaces.topology import Topology
 
 DIRECTORY = Path("/run/vipwire-lab")
@@ -56,7 +56,7 @@ def directory_of(name: str) -> Path:
     return DIRECTORY / check_name(name)
 
 
-def flags_of(name: str, given: str) -> str:
+def flags_for_lab(name: str, given: str) -> str:
     """Add to `VIPWIRE_FLAGS` the state folder of a lab, for its proxies and for commands beside them.
 
     The folder is removed with the lab, and keeps it apart from the machine's own proxy with the same node name.
@@ -68,7 +68,7 @@ def flags_of(name: str, given: str) -> str:
 def own_state(name: str) -> Iterator[None]:
     """Let processes started in the block keep their state in the lab's folder."""
     before = os.environ.get(FLAGS)
-    os.environ[FLAGS] = flags_of(name, before or "")
+    os.environ[FLAGS] = flags_for_lab(name, before or "")
     try:
         yield
     finally:
@@ -85,7 +85,7 @@ def namespace_of(name: str, host: str) -> str:
 def create_state(name: str, topology: Topology, owner: ProcessId | None = None) -> Path:
     """Claim the name; raise LabError if a lab of this name exists."""
     target = directory_of(name)
-    sweep(target)
+    remove_leftovers(target)
     try:
         DIRECTORY.mkdir(mode=0o755, parents=True, exist_ok=True)
         fresh = Path(tempfile.mkdtemp(prefix=".new-", dir=DIRECTORY))
@@ -100,7 +100,7 @@ def create_state(name: str, topology: Topology, owner: ProcessId | None = None) 
         shutil.rmtree(fresh)
         if target.exists():
             raise LabError(
-                as_called(f"the lab {name} is already up: `vipwire lab down --name {name}` removes the lab")
+                spell_command(f"the lab {name} is already up: `vipwire lab down --name {name}` removes the lab")
             ) from error
         raise
     return target
@@ -115,7 +115,9 @@ def load_topology(name: str) -> Topology:
         content = None
     if content is None:
         raise LabError(
-            as_called(f"no lab named {name} is up{_name_others()}: `vipwire lab up --name {name}` builds it")
+            spell_command(
+                f"no lab named {name} is up{_describe_other_labs()}: `vipwire lab up --name {name}` builds it"
+            )
         )
     try:
         return msgspec.json.decode(content, type=Topology)
@@ -123,17 +125,17 @@ def load_topology(name: str) -> Topology:
         raise LabError(f"{path} is damaged: {error}") from error
 
 
-def labs() -> tuple[str, ...]:
+def list_labs() -> tuple[str, ...]:
     """Return the names of all labs on this machine that are up. Sweeps directories of others."""
     found = [path for path in DIRECTORY.glob("[!.]*") if _NAME.fullmatch(path.name)]
     up = [path for path in found if is_up(path)]
     for path in set(found) - set(up):
-        sweep(path)
+        remove_leftovers(path)
     return tuple(sorted(path.name for path in up))
 
 
-def _name_others() -> str:
-    names = labs()
+def _describe_other_labs() -> str:
+    names = list_labs()
     more = len(names) - _SHOWN
     rest = f" and {more} {'others' if more > 1 else 'other'}" if more > 0 else ""
     return f" (up: {', '.join(names[:_SHOWN])}{rest})" if names else ""
@@ -143,7 +145,7 @@ def end_processes(directory: Path) -> list[ProcessId]:
     """End every process with a pid file in the folder, and return them."""
     read = [ProcessId.read(path) for path in directory.glob("*.pid")]
     found = [process for process in read if process]
-    end(found)
+    end_gracefully(found)
     return found
 
 
@@ -158,24 +160,24 @@ def is_up(directory: Path) -> bool:
     try:
         if _is_young(directory) or any(netns.DIRECTORY.glob(f"vipwire-{directory.name}-*")):
             return True
-        return any(_runs(process) for path in directory.glob("*.pid") if (process := ProcessId.read(path)))
+        return any(_is_running(process) for path in directory.glob("*.pid") if (process := ProcessId.read(path)))
     except FileNotFoundError:
         return False
 
 
 def is_abandoned(directory: Path) -> bool:
     owner = ProcessId.read(directory / OWNER)
-    return owner is not None and not _runs(owner)
+    return owner is not None and not _is_running(owner)
 
 
-def sweep(directory: Path) -> None:
+def remove_leftovers(directory: Path) -> None:
     """Remove a lab's directory if nothing else of the lab exists and permissions allow it."""
-    with _lock(directory.parent) as allowed:
+    with _lock_directory(directory.parent) as allowed:
         if allowed and not is_up(directory):
-            remove(directory)
+            remove_state(directory)
 
 
-def remove(directory: Path) -> None:
+def remove_state(directory: Path) -> None:
     if not directory.exists():
         return
     aside = Path(tempfile.mkdtemp(prefix=".old-", dir=directory.parent))
@@ -186,7 +188,7 @@ def remove(directory: Path) -> None:
         shutil.rmtree(aside)
 
 
-def sweep_drafts() -> None:
+def remove_drafts() -> None:
     """Remove directories that killed commands were making or removing."""
     for draft in (*DIRECTORY.glob(".new-*"), *DIRECTORY.glob(".old-*")):
         with contextlib.suppress(OSError):
@@ -202,7 +204,7 @@ def namespaces_of(name: str) -> set[str]:
     return {each for each in found if not each.startswith(tuple(others))}
 
 
-def orphans() -> list[str]:
+def find_orphans() -> list[str]:
     """Return labs of dead processes with only namespaces left: those that `Lab` named itself."""
     names = [path.name for path in netns.DIRECTORY.glob("vipwire-t*")]
     found = {(match[1], int(match[2])) for name in names if (match := _UNNAMED.fullmatch(name))}
@@ -210,7 +212,7 @@ def orphans() -> list[str]:
 
 
 @contextlib.contextmanager
-def _lock(parent: Path) -> Iterator[bool]:
+def _lock_directory(parent: Path) -> Iterator[bool]:
     """Lock the parent folder for sweeping; yields False without permission."""
     if not os.access(parent, os.W_OK):
         yield False
@@ -227,7 +229,7 @@ def _is_young(directory: Path) -> bool:
     return abs(time.time() - directory.stat().st_mtime) < _YOUNG_SECONDS
 
 
-def _runs(process: ProcessId) -> bool:
+def _is_running(process: ProcessId) -> bool:
     return ProcessId.of(process.pid) == process
 
 
@@ -235,12 +237,12 @@ _LAB: Final = re.compile(r"\bvipwire (?=lab\b)")
 _SYSTEM: Final = ("/usr/local/sbin", "/usr/sbin", "/sbin", "/usr/local/bin", "/usr/bin", "/bin")
 
 
-def as_called(text: str) -> str:
+def spell_command(text: str) -> str:
     """Replace `vipwire lab …` in a text by this program's own command."""
-    return _LAB.sub(lambda _: f"{_program()} ", text)
+    return _LAB.sub(lambda _: f"{_program_name()} ", text)
 
 
-def _program() -> str:
+def _program_name() -> str:
     if shutil.which("vipwire"):
         return "vipwire"
     called = Path(sys.argv[0])
@@ -248,10 +250,10 @@ def _program() -> str:
 
 
 def find_program(name: str) -> str | None:
-    return shutil.which(name, path=search_path(os.environ.get("PATH", os.defpath)))
+    return shutil.which(name, path=extend_search_path(os.environ.get("PATH", os.defpath)))
 
 
-def search_path(path: str) -> str:
+def extend_search_path(path: str) -> str:
     """Return PATH for commands in the lab: the caller's, this program's folder, the system's."""
     own = Path(sys.executable).parent
     return os.pathsep.join(dict.fromkeys([*filter(None, path.split(os.pathsep)), str(own), *_SYSTEM]))

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from vipwire.terminal.columns import Column, Grid, Prose
 from vipwire_lab.cluster.outcome import ProbeResult
-from vipwire_lab.compare.staged import guest_obstacle, in_guest, kernel_name, reason_of, run_staged
+from vipwire_lab.compare.staged import describe_kernel, find_guest_obstacle, reason_of, run_lab_in_guest, run_staged
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.stage import NODE, Stage, Sync
 from vipwire_lab.namespaces.errors import LabError
@@ -33,48 +33,48 @@ PATHS: Final = (
 """A client, its host, the address and port it connects to, and a description."""
 
 
-def compare(modes: Sequence[str], begun: Callable[[str], None], *, here: bool = False) -> Document:
+def compare_modes(modes: Sequence[str], begun: Callable[[str], None], *, here: bool = False) -> Document:
     """Measure modes one after the other; calls `begun` with each. `here`: never in a guest."""
     measured = []
     for mode in modes:
         begun(mode)
-        measured.append(measure(mode, here=here))
+        measured.append(measure_mode(mode, here=here))
     return {"kind": "Comparison", "modes": measured}
 
 
-def measure(mode: str, *, here: bool = False) -> Document:
+def measure_mode(mode: str, *, here: bool = False) -> Document:
     """Measure a mode on this kernel, else in a guest; otherwise say why not."""
     try:
         with run_staged(mode) as (stage, syncs):
-            return _measure(mode, stage, syncs)
+            return _measure_stage(mode, stage, syncs)
     except LabError as error:
         reason = reason_of(error)
-    if here or (why := guest_obstacle()):
+    if here or (why := find_guest_obstacle()):
         return {"mode": mode, "kernel": None, "reason": reason if here else f"{reason} (no guest: {why})"}
     try:
-        (found,) = json.loads(in_guest("compare", "--proxy-mode", mode, "--here", "-o", "json"))["modes"]
+        (found,) = json.loads(run_lab_in_guest("compare", "--proxy-mode", mode, "--here", "-o", "json"))["modes"]
     except (LabError, ValueError) as error:
         return {"mode": mode, "kernel": None, "reason": f"{reason}; in a guest: {error}"}
     document: Document = found
     return document
 
 
-def _measure(mode: str, stage: Stage, syncs: Sequence[Sync]) -> Document:
+def _measure_stage(mode: str, stage: Stage, syncs: Sequence[Sync]) -> Document:
     return {
         "mode": mode,
-        "kernel": kernel_name(),
+        "kernel": describe_kernel(),
         "written": {"objects": sum(each.written for each in syncs), "bytes": sum(each.size for each in syncs)},
         "paths": [
-            {"who": who, "to": what, "at": f"{address}:{port}", **_answers(stage, host, address, port)}
+            {"who": who, "to": what, "at": f"{address}:{port}", **_ask_clients(stage, host, address, port)}
             for who, host, address, port, what in PATHS
         ],
-        "connection": _connection(stage),
-        "explained": _explain(stage),
-        "change": _change(stage),
+        "connection": _measure_connection(stage),
+        "explained": _explain_path(stage),
+        "change": _measure_change(stage),
     }
 
 
-def _answers(stage: Stage, host: str, address: str, port: int) -> Document:
+def _ask_clients(stage: Stage, host: str, address: str, port: int) -> Document:
     results = stage.lab.probe(host, address, port, count=CONNECTIONS, timeout=1.0)
     outcomes = Counter(result.outcome.value for result in results)
     pods = Counter(result.pod for result in results if result.answer)
@@ -86,13 +86,13 @@ def _answers(stage: Stage, host: str, address: str, port: int) -> Document:
 
 
 def _name_client(stage: Stage, result: ProbeResult) -> str:
-    for host in stage.lab.topology.hosts():
+    for host in stage.lab.topology.list_hosts():
         if result.saw in host.addresses:
             return host.name
     return result.saw
 
 
-def _connection(stage: Stage) -> Document:
+def _measure_connection(stage: Stage) -> Document:
     """Compare connections to ClusterIP and Pod in turns: the fastest tenth, in microseconds."""
     addresses = {"toPod": objects.LOCAL_PODS[1].addresses[0], "toService": objects.WEB}
     times: dict[str, list[float]] = {name: [] for name in addresses}
@@ -105,9 +105,9 @@ def _connection(stage: Stage) -> Document:
     }
 
 
-def _change(stage: Stage) -> Document:
+def _measure_change(stage: Stage) -> Document:
     """Measure the removal of one Pod of five, in both families."""
-    syncs = stage.change("web", objects.web(objects.PODS[:-1]))
+    syncs = stage.change_and_wait("web", objects.web(objects.PODS[:-1]))
     return {
         "objects": sum(each.written for each in syncs),
         "bytes": sum(each.size for each in syncs),
@@ -115,7 +115,7 @@ def _change(stage: Stage) -> Document:
     }
 
 
-def _explain(stage: Stage) -> Document:
+def _explain_path(stage: Stage) -> Document:
     command = [sys.executable, "-m", "vipwire", "explain", "--from=203.0.113.2", f"{objects.WEB}:80", "-o", "json"]
     done = stage.lab.run(NODE, command, check=False)
     try:
@@ -138,21 +138,21 @@ _MODES: Final = (
 )
 
 
-def more_text(microseconds: float) -> str:
+def format_more(microseconds: float) -> str:
     """Format the time that a Service adds; less than 1 µs is noise of the clock."""
     return f"+{microseconds:.0f} µs" if microseconds >= 1 else "nothing"
 
 
-def view(document: Document, *, wide: bool) -> RenderableType:
+def render_document(document: Document, *, wide: bool) -> RenderableType:
     """Lay out each mode's costs, then who answers; `wide` adds a packet's path through each mode's rules."""
-    parts: list[RenderableType] = [Grid(_MODES, map(_costs, document["modes"]))]
+    parts: list[RenderableType] = [Grid(_MODES, map(_format_costs, document["modes"]))]
     parts += [
         Prose(Text(f"{each['mode']} cannot run here: {each['reason']}", style="yellow"))
         for each in document["modes"]
         if each["kernel"] is None
     ]
     parts.append(Prose(Text(_LEGEND, style="dim")))
-    parts.extend(_answer_tables(document))
+    parts.extend(_build_answer_tables(document))
     if wide:
         for each in document["modes"]:
             if each["kernel"] is not None:
@@ -169,7 +169,7 @@ _LEGEND: Final = (
 )
 
 
-def _costs(each: Document) -> list[str | Text]:
+def _format_costs(each: Document) -> list[str | Text]:
     if each["kernel"] is None:
         return [each["mode"], *[Text("-", style="yellow")] * 7]
     change, cost = each["change"], each["connection"]
@@ -180,27 +180,27 @@ def _costs(each: Document) -> list[str | Text]:
         f"{each['written']['bytes'] / 1000:.1f} kB" if each["written"]["bytes"] else "-",
         f"{change['objects']} in {change['milliseconds']:.3g} ms",
         f"{cost['toPodMicroseconds']:.0f} µs",
-        more_text(more),
+        format_more(more),
         f"{len(each['explained']['path'])} steps",
         each["kernel"],
     ]
 
 
-def _answer_tables(document: Document) -> Iterator[RenderableType]:
+def _build_answer_tables(document: Document) -> Iterator[RenderableType]:
     """Lay out each kind of connection, with one line for modes that treat it alike."""
     ran = [each for each in document["modes"] if each["kernel"] is not None]
     for number, path in enumerate(ran[0]["paths"] if ran else ()):
         yield Text(f"\n{path['who']} to {path['to']} ({path['at']})", style="bold")
         alike: dict[tuple[str, str], list[str]] = {}
         for each in ran:
-            alike.setdefault(_words(each["paths"][number]), []).append(each["mode"])
+            alike.setdefault(_describe_path(each["paths"][number]), []).append(each["mode"])
         rows: list[list[str | Text]] = [
             [", ".join(modes), Text(what, style=_colour(what)), saw] for (what, saw), modes in alike.items()
         ]
         yield Grid([Column("modes", prose=True), Column("what happens"), Column("the pod sees")], rows)
 
 
-def _words(path: Document) -> tuple[str, str]:
+def _describe_path(path: Document) -> tuple[str, str]:
     pods = len(path["pods"])
     if not pods:
         return ", ".join(path["outcomes"]), "-"
@@ -217,5 +217,5 @@ def _lay_out_path(each: Document) -> Grid:
     return Grid(columns, [[step["object"], step["text"], step["effect"]] for step in each["explained"]["path"]])
 
 
-def show(console: Console, document: Document, *, wide: bool) -> None:
-    console.print(view(document, wide=wide), crop=False)
+def print_document(console: Console, document: Document, *, wide: bool) -> None:
+    console.print(render_document(document, wide=wide), crop=False)

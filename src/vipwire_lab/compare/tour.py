@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vipwire_lab.cluster.state import find_program
-from vipwire_lab.compare.staged import guest_obstacle, in_guest, kernel_name, reason_of, run_staged
+from vipwire_lab.compare.staged import describe_kernel, find_guest_obstacle, reason_of, run_lab_in_guest, run_staged
 from vipwire_lab.demo import objects
 from vipwire_lab.demo.stage import NODE, Stage
 from vipwire_lab.namespaces.errors import LabError
@@ -72,16 +72,18 @@ SIGHTS: Final = {
 }
 
 
-def tour(modes: Sequence[str], say: Callable[[str], None], pause: Callable[[], None], *, here: bool = False) -> None:
+def run_tour(
+    modes: Sequence[str], say: Callable[[str], None], pause: Callable[[], None], *, here: bool = False
+) -> None:
     """Show modes one after the other; calls `pause` between them."""
     for number, mode in enumerate(modes):
         if number:
             pause()
-        for line in _screen(mode, f"{number + 1}/{len(modes)}", here=here):
+        for line in _compose_screen(mode, f"{number + 1}/{len(modes)}", here=here):
             say(line)
 
 
-def _screen(mode: str, where: str, *, here: bool) -> Iterator[str]:
+def _compose_screen(mode: str, where: str, *, here: bool) -> Iterator[str]:
     try:
         with run_staged(mode) as (stage, syncs):
             written = sum(each.written for each in syncs)
@@ -89,35 +91,35 @@ def _screen(mode: str, where: str, *, here: bool) -> Iterator[str]:
             return
     except LabError as error:
         reason = reason_of(error)
-    why = "" if here else guest_obstacle()
+    why = "" if here else find_guest_obstacle()
     if here or why:
         yield f"── {where}  {mode} mode ── does not run here: {reason}" + (f" (no guest: {why})" if why else "")
         return
     try:
-        yield from in_guest("tour", "--proxy-mode", mode, "--here").decode().splitlines()
+        yield from run_lab_in_guest("tour", "--proxy-mode", mode, "--here").decode().splitlines()
     except LabError as error:
         yield f"── {where}  {mode} mode ── does not run here: {reason}; in a guest: {reason_of(error)}"
 
 
 def _show_sight(mode: str, where: str, stage: Stage, written: int) -> Iterator[str]:
     sight = SIGHTS.get(mode)
-    yield f"── {where}  {mode} mode ── {kernel_name()}, {written} objects for 4 Services ──"
+    yield f"── {where}  {mode} mode ── {describe_kernel()}, {written} objects for 4 Services ──"
     if sight is not None:
-        yield from ("", *_fold(sight.about))
+        yield from ("", *_wrap_text(sight.about))
     for host, whom in (("client", "a client outside"), ("pod-1a", "a Pod of node-1")):
         results = stage.lab.probe(host, objects.WEB, 80, count=20)
         pods = len({result.pod for result in results if result.answer})
         saw = ", ".join(sorted({result.saw for result in results if result.answer}))
         text = f"{whom} connects 20 times to {objects.WEB}:80: {pods} Pods answer, and see {saw}"
-        yield from _fold(text, "  ")
+        yield from _wrap_text(text, "  ")
     if sight is None:
         return
     yield from ("", f"node-1# {' '.join(sight.command)}   (the lines of default/web)")
-    yield from (f"  {line}" for line in _excerpt(stage, sight))
-    yield from ("", *_fold(f"Look at: {sight.look_at}"), "")
+    yield from (f"  {line}" for line in _excerpt_of(stage, sight))
+    yield from ("", *_wrap_text(f"Look at: {sight.look_at}"), "")
 
 
-def _excerpt(stage: Stage, sight: Sight) -> list[str]:
+def _excerpt_of(stage: Stage, sight: Sight) -> list[str]:
     """Run the mode's own tool on node-1; return the matching lines without duplicates."""
     program = find_program(sight.command[0])
     if program is None:
@@ -139,7 +141,7 @@ def _list_path(stage: Stage) -> Iterator[str]:
         yield f"{step['object']}: {step['text']}"
 
 
-def _fold(text: str, indent: str = "") -> Iterator[str]:
+def _wrap_text(text: str, indent: str = "") -> Iterator[str]:
     """Fold prose to the terminal's width, never inside a word."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 110)
     wrapper = textwrap.TextWrapper(width, initial_indent=indent, subsequent_indent=2 * indent)

@@ -17,9 +17,9 @@ from vipwire.inspect.node.source import read_objects
 from vipwire.kube.objects import Object
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Protocol, format_address
-from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
-from vipwire_lab.connectivity.cause import DNS, ask, causes
-from vipwire_lab.connectivity.names import NameCheck, judge_name, name_checks
+from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target, count_pods
+from vipwire_lab.connectivity.cause import DNS, find_causes, probe_here
+from vipwire_lab.connectivity.names import NameCheck, build_name_checks, judge_name
 from vipwire_lab.connectivity.objects import EXTERNAL, PORT, Echo
 
 
@@ -56,7 +56,7 @@ _EXPECTED: Final = {
 }
 
 
-def checks_of(services: Sequence[Object], node: Sequence[str], families: Sequence[str]) -> list[Check]:
+def build_checks(services: Sequence[Object], node: Sequence[str], families: Sequence[str]) -> list[Check]:
     """Return the checks of the Services, as the API server has them; `node` are this Node's addresses."""
     ports = [(service, port) for service in services for port in service["spec"]["ports"]]
     made = (check for service, port in ports for check in _list_port_checks(service, port, node))
@@ -100,7 +100,7 @@ def _family(address: str) -> str:
     return "IPv6" if ":" in address else "IPv4"
 
 
-def judge(check: Check, results: Sequence[ProbeResult], echoes: Sequence[Echo]) -> str:
+def judge_results(check: Check, results: Sequence[ProbeResult], echoes: Sequence[Echo]) -> str:
     """Return what is wrong with the results of a check; "" if nothing is."""
     if check.expected is Expected.REFUSAL:
         wrong = [each for each in results if each.outcome is not Outcome.REFUSED]
@@ -108,7 +108,7 @@ def judge(check: Check, results: Sequence[ProbeResult], echoes: Sequence[Echo]) 
     wrong = [each for each in results if each.outcome is not Outcome.ANSWERED]
     if wrong:
         return f"{len(wrong)} of {len(results)}: {wrong[0]}" if len(results) > 1 else str(wrong[0])
-    answered = pods_of(results)
+    answered = count_pods(results)
     if check.expected is Expected.ONE and len(answered) > 1:
         return f"one client got {', '.join(sorted(answered))}"
     missing = [each.name for each in echoes if each.name not in answered]
@@ -139,7 +139,7 @@ class Asking:
         self._servers = [each for each in held if _family(each) in families]
         self._no_dns = f"this Node lacks the family of {held[0]}" if held else f"there is no Service {_DNS_SERVICE}"
 
-    def until(
+    def ask_until_settled(
         self,
         read: Callable[[], Coroutine[Any, Any, list[Object]]],
         services: list[Object],
@@ -151,25 +151,25 @@ class Asking:
         while True:
             round_ += 1
             self._questions = [
-                *checks_of(services, self._node, self._families),
-                *name_checks(services, self._echoes, self._servers, self._domain),
+                *build_checks(services, self._node, self._families),
+                *build_name_checks(services, self._echoes, self._servers, self._domain),
             ]
             self._failing = {}
             for number, each in enumerate(self._questions, 1):
                 if each not in self._passed and not getattr(each, "skip", ""):
                     tell(f"asking {number} of {len(self._questions)}" + (f", round {round_}" if round_ > 1 else ""))
-                    self._put(each)
+                    self._ask_question(each)
             if not self._failing or time.monotonic() >= ends:
                 return
             time.sleep(_PAUSE)
             services = asyncio.run(read())
 
-    def _put(self, question: Question) -> None:
+    def _ask_question(self, question: Question) -> None:
         if isinstance(question, NameCheck):
             why = judge_name(question)
         else:
             assert question.target is not None  # noqa: S101  # else it is skipped
-            why = judge(question, ask(question.target, question.options), self._echoes)
+            why = judge_results(question, probe_here(question.target, question.options), self._echoes)
         if why:
             self._failing[question] = why
         else:
@@ -177,15 +177,17 @@ class Asking:
 
     def make_document(self, refused: dict[str, str]) -> Document:
         """Describe all checks. `refused` are Services that could not be made, and why."""
-        found = self._causes()
-        results = [_document(each, self._failing.get(each, ""), found.get(each, [])) for each in self._questions]
+        found = self._find_causes()
+        results = [
+            _question_document(each, self._failing.get(each, ""), found.get(each, [])) for each in self._questions
+        ]
         results += [_skip_document(name, why) for name, why in refused.items()]
         if not self._servers:
             results.append(_skip_document("headless", self._no_dns))
         counts = {state: sum(each["state"] == state for each in results) for state in ("passed", "failed", "skipped")}
         return {**counts, "checks": results}
 
-    def _causes(self) -> dict[Question, list[str]]:
+    def _find_causes(self) -> dict[Question, list[str]]:
         if not self._failing:
             return {}
         with open_kernel(self._config) as kernel:
@@ -196,22 +198,22 @@ class Asking:
         found: dict[Question, list[str]] = {}
         for each in self._failing:
             if isinstance(each, NameCheck):
-                target, refused = _server(each), False
+                target, refused = _server_target(each), False
             else:
                 assert each.target is not None  # noqa: S101  # else it is skipped
                 target, refused = each.target, each.expected is Expected.REFUSAL
-            found[each] = causes(situation, target, refused=refused)
+            found[each] = find_causes(situation, target, refused=refused)
         return found
 
 
-def _server(check: NameCheck) -> Target:
+def _server_target(check: NameCheck) -> Target:
     return Target(check.server, DNS, Protocol[check.protocol.upper()])
 
 
-def _document(question: Question, why: str, cause: Sequence[str]) -> Document:
+def _question_document(question: Question, why: str, cause: Sequence[str]) -> Document:
     at: Target | None
     if isinstance(question, NameCheck):
-        at, what, expected = _server(question), f"DNS {question.type}", "addresses"
+        at, what, expected = _server_target(question), f"DNS {question.type}", "addresses"
     else:
         at, what, expected = question.target, question.what, question.expected.value
         if question.skip:

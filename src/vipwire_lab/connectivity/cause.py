@@ -18,10 +18,10 @@ DNS: Final = 53
 _MOST: Final = 5
 
 
-def causes(situation: Situation, target: Target, *, refused: bool = False) -> list[str]:
+def find_causes(situation: Situation, target: Target, *, refused: bool = False) -> list[str]:
     """Return why connections to an address fail; of an address that must refuse, why it answers."""
     try:
-        document = _explain(situation, target)
+        document = _explain_target(situation, target)
     except VipwireError as error:
         return [f"explain: {error}"]
     found = list(_find_cause_in_rules(document, "rejected" if refused else "answered"))
@@ -31,7 +31,7 @@ def causes(situation: Situation, target: Target, *, refused: bool = False) -> li
     return [*found, f"see: vipwire explain {target}"]
 
 
-def _explain(situation: Situation, target: Target) -> dict[str, Any]:
+def _explain_target(situation: Situation, target: Target) -> dict[str, Any]:
     packet = read_packet(situation, "", str(target))
     try:
         return explain_document(explain_here(situation, packet))
@@ -58,13 +58,13 @@ def _find_silent_endpoints(document: dict[str, Any], target: Target) -> Iterator
     names = target.port == DNS
     for each in document["endpoints"]:
         direct = Target(each["address"], each["port"], Protocol.TCP if names else target.protocol)
-        (result,) = ask(direct, ProbeOptions(timeout=1.0))
+        (result,) = probe_here(direct, ProbeOptions(timeout=1.0))
         accepted = names and result.outcome in (Outcome.RESET, Outcome.TIMED_OUT) and "SYN" not in result.progress
         if result.outcome is not Outcome.ANSWERED and not accepted:
             yield f"endpoint {direct}: {result} when asked directly"
 
 
-def ask(target: Target, options: ProbeOptions) -> list[ProbeResult]:
+def probe_here(target: Target, options: ProbeOptions) -> list[ProbeResult]:
     """Connect from this network namespace. An answer of another program counts as a reset."""
     try:
         return probe(HERE, target, options)

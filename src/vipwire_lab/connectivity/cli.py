@@ -42,8 +42,8 @@ def test(config: Config, wait: float, image: str, cluster_domain: str, output: s
     failed, 2 if the test could not run. All objects are removed at the end, also after Ctrl-C.
     """
     require_net_admin("vipwire connectivity test")
-    document = Test(config, api_access(config), _progress, wait, cluster_domain, image).run()
-    show.print_view(document, output, view)
+    document = Test(config, api_access(config), _print_progress, wait, cluster_domain, image).run_test()
+    show.print_view(document, output, render_document)
     sys.exit(int(document["failed"] > 0))
 
 
@@ -57,7 +57,7 @@ def echo(name: str, node: str, port: int) -> None:
         asyncio.run(serve_here(name, node, port))
 
 
-def _progress(text: str) -> None:
+def _print_progress(text: str) -> None:
     if not sys.stderr.isatty():
         if not text.startswith("asking"):
             note(text)
@@ -69,12 +69,12 @@ def _progress(text: str) -> None:
 _STYLES = {"passed": "green", "failed": "bold red", "skipped": "yellow"}
 
 
-def view(document: Document) -> RenderableType:
+def render_document(document: Document) -> RenderableType:
     """Lay out a line for each kind of question, then the failed ones in full."""
     rows: dict[tuple[str, str], list[Document]] = {}
     for each in document["checks"]:
         rows.setdefault((each["service"], each["what"]), []).append(each)
-    lines = [[service, what, *_summary(found)] for (service, what), found in rows.items()]
+    lines = [[service, what, *_summarize(found)] for (service, what), found in rows.items()]
     parts: list[RenderableType] = [show.table(["service", "asked at", "passed", "result"], lines)]
     for each in document["checks"]:
         if each["state"] == "failed":
@@ -86,7 +86,7 @@ def view(document: Document) -> RenderableType:
     return Group(*parts)
 
 
-def _summary(found: list[Document]) -> list[str | Text]:
+def _summarize(found: list[Document]) -> list[str | Text]:
     passed = sum(each["state"] == "passed" for each in found)
     states = [each["state"] for each in found]
     worst = next(state for state in ("failed", "skipped", "passed") if state in states)

@@ -31,7 +31,7 @@ class NameCheck:
     wanted: tuple[str, ...]
 
 
-def name_checks(
+def build_name_checks(
     services: Sequence[Object], echoes: Sequence[Echo], servers: Sequence[str], domain: str
 ) -> Iterator[NameCheck]:
     wanted = {service["metadata"]["name"]: service for service in services}
@@ -53,7 +53,7 @@ def name_checks(
 def judge_name(check: NameCheck) -> str:
     """Ask, and return what is wrong with the answer; "" if nothing is."""
     try:
-        answer = _ask(check)
+        answer = _ask_server(check)
         code, found = _read_answer(answer, check.type)
     except OSError as error:
         return f"no answer: {error.strerror or 'timed out'}"
@@ -66,8 +66,8 @@ def judge_name(check: NameCheck) -> str:
     return ""
 
 
-def _ask(check: NameCheck) -> bytes:
-    question = _question(check.name, _TYPES[check.type][0])
+def _ask_server(check: NameCheck) -> bytes:
+    question = _encode_question(check.name, _TYPES[check.type][0])
     family = socket.AF_INET6 if ":" in check.server else socket.AF_INET
     kind = socket.SOCK_DGRAM if check.protocol == "udp" else socket.SOCK_STREAM
     with socket.socket(family, kind) as asked:
@@ -81,7 +81,7 @@ def _ask(check: NameCheck) -> bytes:
             return stream.read(*struct.unpack("!H", stream.read(2)))
 
 
-def _question(name: str, kind: int) -> bytes:
+def _encode_question(name: str, kind: int) -> bytes:
     labels = b"".join(bytes((len(each),)) + each.encode() for each in name.split("."))
     return _HEAD.pack(secrets.randbits(16), 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!HH", kind, 1)
 

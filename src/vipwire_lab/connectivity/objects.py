@@ -38,11 +38,11 @@ class Echo:
     node: str
 
 
-def namespace_of(name: str) -> Object:
+def build_namespace(name: str) -> Object:
     return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": {LABEL: "true"}}}
 
 
-def service_of(name: str, namespace: str, protocols: Sequence[str]) -> Object:
+def build_service(name: str, namespace: str, protocols: Sequence[str]) -> Object:
     ports = [{"name": each.lower(), "port": PORT, "protocol": each} for each in protocols]
     spec = {"ports": ports, "ipFamilyPolicy": "PreferDualStack", **KINDS[name]}
     meta = {"name": name, "namespace": namespace, "labels": {LABEL: "true"}}
@@ -54,7 +54,7 @@ def is_ready(node: Object) -> bool:
     return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
 
 
-def pod_of(node: str, namespace: str, image: str) -> Object:
+def build_pod(node: str, namespace: str, image: str) -> Object:
     """Build an echo Pod for a Node: it runs `vipwire connectivity echo` of the image, without any right."""
     name = f"echo-{node}"
     security = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}, "runAsNonRoot": True}
@@ -76,7 +76,7 @@ def echo_of(pod: Object) -> Echo | None:
     return Echo(name, POD_PORT, tuple(addresses), pod["spec"]["nodeName"])
 
 
-def slices_of(service: str, namespace: str, echoes: Sequence[Echo], protocols: Sequence[str]) -> Iterator[Object]:
+def build_slices(service: str, namespace: str, echoes: Sequence[Echo], protocols: Sequence[str]) -> Iterator[Object]:
     """Yield an EndpointSlice for each echo server and family: each server has a port of its own."""
     for echo in echoes if service != "no-endpoints" else ():
         for address in echo.addresses:
@@ -94,7 +94,7 @@ def slices_of(service: str, namespace: str, echoes: Sequence[Echo], protocols: S
             }
 
 
-def folder_of(value: Object) -> str:
+def collection_path(value: Object) -> str:
     """Return the path of the collection in which an object is created."""
     namespace = value["metadata"].get("namespace", "")
     plural = f"{value['kind'].lower()}s"

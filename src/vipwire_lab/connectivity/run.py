@@ -26,18 +26,18 @@ from vipwire_lab.connectivity.objects import (
     KINDS,
     PREFIX,
     Echo,
+    build_namespace,
+    build_pod,
+    build_service,
+    build_slices,
+    collection_path,
     echo_of,
-    folder_of,
     is_ready,
-    namespace_of,
-    pod_of,
-    service_of,
-    slices_of,
 )
 from vipwire_lab.echo_servers import servers
-from vipwire_lab.echo_servers.sockets import in_kernel
+from vipwire_lab.echo_servers.sockets import has_kernel_sctp
 from vipwire_lab.namespaces.errors import LabError
-from vipwire_lab.namespaces.processes import ProcessId, end, reap
+from vipwire_lab.namespaces.processes import ProcessId, end_gracefully, reap_processes
 
 _MANAGER: Final = "vipwire-connectivity-test"
 _POD_SECONDS: Final = 120.0
@@ -62,26 +62,26 @@ class Test:
     made: list[str] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
 
-    def run(self) -> Document:
+    def run_test(self) -> Document:
         """Make, ask and remove; return the results. Raise VipwireError if the test itself cannot run."""
-        node, addresses = node_name(self.config), self._addresses()
-        protocols = [each for each in Protocol if each is not Protocol.SCTP or in_kernel()]
+        node, addresses = node_name(self.config), self._find_addresses()
+        protocols = [each for each in Protocol if each is not Protocol.SCTP or has_kernel_sctp()]
         words = [each.name for each in protocols]
         with contextlib.ExitStack() as stack:
             if self.image:
                 stack.enter_context(self._remove_at_end())
                 echoes = asyncio.run(self._run_pods())
             else:
-                echoes = stack.enter_context(echo_processes(node, addresses, protocols))
+                echoes = stack.enter_context(run_echo_processes(node, addresses, protocols))
                 stack.enter_context(self._remove_at_end())
             if not any(each.node == node for each in echoes):
                 why = f"no echo server runs on Node {node}"
                 self.skipped |= {name: why for name in KINDS if name.endswith("-local")}
             self.tell(f"making {len(KINDS)} Services in namespace {self.namespace}")
-            services = asyncio.run(self._make(echoes, words))
+            services = asyncio.run(self._create_objects(echoes, words))
             families = sorted({family_of(parse_address(each)).value for each in addresses})
             asking = Asking(self.config, addresses, families, echoes, self.domain)
-            asking.until(self._read, services, self.wait, self.tell)
+            asking.ask_until_settled(self._read_services, services, self.wait, self.tell)
             return {
                 "kind": "Connectivity",
                 "node": node,
@@ -89,7 +89,7 @@ class Test:
                 **asking.make_document(self.skipped),
             }
 
-    def _addresses(self) -> list[str]:
+    def _find_addresses(self) -> list[str]:
         """Return this Node's addresses, one of each family: by its Node object, if this machine has them."""
         here = [format_address(each) for each in global_addresses(read_addresses())]
         node = read_objects(self.config).nodes.get(node_name(self.config))
@@ -103,13 +103,13 @@ class Test:
 
     async def _run_pods(self) -> list[Echo]:
         """Run an echo Pod on each Node that is Ready; wait until all run. Raise VipwireError if one does not."""
-        async with self._client() as client:
+        async with self._open_client() as client:
             nodes = [each["metadata"]["name"] for each in await client.list("/api/v1/nodes") if is_ready(each)]
             self.tell(f"making {len(nodes)} echo Pods in namespace {self.namespace}")
-            await self._create(client, namespace_of(self.namespace))
+            await self._create_object(client, build_namespace(self.namespace))
             paths = []
             for each in nodes:
-                await self._create(client, pod_of(each, self.namespace, self.image))
+                await self._create_object(client, build_pod(each, self.namespace, self.image))
                 paths.append(self.made[-1])
             ends = time.monotonic() + _POD_SECONDS
             while True:
@@ -123,32 +123,32 @@ class Test:
                     raise UnsupportedError(f"{why} (kubectl -n {self.namespace} describe pods, while it waits)")
                 await asyncio.sleep(_PAUSE)
 
-    async def _make(self, echoes: Sequence[Echo], protocols: Sequence[str]) -> list[Object]:
-        async with self._client() as client:
+    async def _create_objects(self, echoes: Sequence[Echo], protocols: Sequence[str]) -> list[Object]:
+        async with self._open_client() as client:
             if not self.image:
-                await self._create(client, namespace_of(self.namespace))
+                await self._create_object(client, build_namespace(self.namespace))
             for name in [each for each in KINDS if each not in self.skipped]:
                 try:
-                    await self._create(client, service_of(name, self.namespace, protocols))
+                    await self._create_object(client, build_service(name, self.namespace, protocols))
                 except ApiError as error:
                     self.skipped[name] = f"the API server refuses the object: {error.message}"
                     continue
-                for each in slices_of(name, self.namespace, echoes, protocols):
-                    await self._create(client, each)
-        return await self._read()
+                for each in build_slices(name, self.namespace, echoes, protocols):
+                    await self._create_object(client, each)
+        return await self._read_services()
 
-    async def _create(self, client: ObjectClient, value: Object) -> None:
-        folder = folder_of(value)
+    async def _create_object(self, client: ObjectClient, value: Object) -> None:
+        folder = collection_path(value)
         self.made.append(f"{folder}/{value['metadata']['name']}")
         await client.create(folder, value)
 
-    async def _read(self) -> list[Object]:
-        async with self._client() as client:
-            folder = folder_of(service_of("cluster-ip", self.namespace, ()))
+    async def _read_services(self) -> list[Object]:
+        async with self._open_client() as client:
+            folder = collection_path(build_service("cluster-ip", self.namespace, ()))
             found = [await client.get(f"{folder}/{name}") for name in KINDS if name not in self.skipped]
         return [each for each in found if each is not None]
 
-    def _client(self) -> ObjectClient:
+    def _open_client(self) -> ObjectClient:
         return ObjectClient(self.access, _MANAGER, timeout=30.0)
 
     @contextlib.contextmanager
@@ -166,42 +166,46 @@ class Test:
             try:
                 if self.made:
                     self.tell(f"removing namespace {self.namespace}")
-                    asyncio.run(self._remove())
+                    asyncio.run(self._remove_objects())
             finally:
                 signal.signal(signal.SIGINT, ignored[0])
                 signal.signal(signal.SIGTERM, before)
 
-    async def _remove(self) -> None:
-        async with self._client() as client:
+    async def _remove_objects(self) -> None:
+        async with self._open_client() as client:
             for path in reversed(self.made):
                 await client.delete(path)
 
 
 @contextlib.contextmanager
-def echo_processes(node: str, addresses: Sequence[str], protocols: Sequence[Protocol]) -> Iterator[list[Echo]]:
+def run_echo_processes(node: str, addresses: Sequence[str], protocols: Sequence[Protocol]) -> Iterator[list[Echo]]:
     """Run echo servers at this Node's addresses, each on a free port of its own."""
     with tempfile.TemporaryDirectory(prefix="vipwire-echo-") as name:
         folder = Path(name)
-        servers.start(folder)
+        servers.start_control_process(folder)
         process = ProcessId.read(folder / "echo.pid")
         try:
             names = [f"echo-{number}" for number in range(1, _ECHOES + 1)]
-            ports = [_serve(folder, each, node, addresses, protocols) for each in names]
+            ports = [_start_echo_server(folder, each, node, addresses, protocols) for each in names]
             yield [Echo(*each, tuple(addresses), node) for each in zip(names, ports, strict=True)]
         finally:
             if process is not None:
-                end([process])
-                reap([process])
+                end_gracefully([process])
+                reap_processes([process])
 
 
-def _serve(folder: Path, name: str, node: str, addresses: Sequence[str], protocols: Sequence[Protocol]) -> int:
+def _start_echo_server(
+    folder: Path, name: str, node: str, addresses: Sequence[str], protocols: Sequence[Protocol]
+) -> int:
     """Serve on a port that is free for each protocol and address; return it."""
     family = socket.AF_INET6 if ":" in addresses[0] else socket.AF_INET
     for attempt in range(_ATTEMPTS):
         with socket.create_server((addresses[0], 0), family=family) as free:
             port: int = free.getsockname()[1]
         try:
-            servers.serve(folder, name, node, Path(f"/proc/{os.getpid()}/ns/net"), [port], protocols, addresses)
+            servers.request_serving(
+                folder, name, node, Path(f"/proc/{os.getpid()}/ns/net"), [port], protocols, addresses
+            )
         except LabError:
             if attempt == _ATTEMPTS - 1:
                 raise

@@ -33,24 +33,24 @@ class Narrator:
         self.checks = 0
         self.failures: list[str] = []
 
-    def title(self, text: str) -> None:
+    def print_title(self, text: str) -> None:
         self._console.print(text, style="bold")
 
-    def chapter(self, text: str) -> None:
+    def print_chapter(self, text: str) -> None:
         self._chapter += 1
         self._console.print(f"\n[bold cyan]{self._chapter}  {escape(text)}[/]")
 
-    def say(self, text: str) -> None:
+    def print_text(self, text: str) -> None:
         """Print an explanation; the console wraps it."""
         self._print(Text(text))
 
-    def quote(self, text: str) -> None:
+    def print_quote(self, text: str) -> None:
         """Print typed text or a program's output unchanged."""
         for line in text.splitlines():
             text = f"     {line}".rstrip().translate(self._letters)
             self._console.print(Text(text, style="dim"), soft_wrap=True)
 
-    def check(self, text: str, *, holds: bool) -> None:
+    def print_check(self, text: str, *, holds: bool) -> None:
         """Print a check's result and count failures."""
         self.checks += 1
         if not holds:
@@ -62,12 +62,12 @@ class Narrator:
         """Check that every attempt was answered, and by exactly these Pods; `words` describes them."""
         answered = sum(1 for result in results if result.answer)
         who = {result.pod for result in results}
-        self.check(
+        self.print_check(
             f"{answered} of {len(results)} answered, by {words}",
             holds=answered == len(results) and who == {pod.name for pod in pods},
         )
 
-    def results(self, results: Sequence[ProbeResult]) -> None:
+    def print_results(self, results: Sequence[ProbeResult]) -> None:
         counted = Counter((result.pod, result.outcome.value, result.saw) for result in results)
         self._console.print(Text(f"     {'times':>5}  {'result':<14} {'Pod':<13} source address", style="dim"))
         for (pod, outcome, saw), times in sorted(counted.items()):
@@ -76,9 +76,9 @@ class Narrator:
             self._console.print(line)
 
     @contextlib.contextmanager
-    def waiting(self, text: str) -> Iterator[None]:
+    def show_waiting(self, text: str) -> Iterator[None]:
         if not self._console.is_terminal:
-            self.say(f"{text} ...")
+            self.print_text(f"{text} ...")
             yield
             return
         with self._console.status(text):

@@ -31,18 +31,18 @@ _HTTP = (Port(80, name="http"),)
 
 
 def nodes() -> list[Manifest]:
-    return [manifests.node(node) for node in TOPOLOGY.nodes]
+    return [manifests.node_manifest(node) for node in TOPOLOGY.nodes]
 
 
 def web(pods: Iterable[Pod] = PODS) -> list[Manifest]:
     """Build the main Service: a ClusterIP of each family, a node port, TCP and UDP."""
     ports = (Port(80, name="http", node_port=WEB_NODE_PORT), Port(53, 8080, Protocol.UDP, "udp"))
-    return manifests.service_manifest(TOPOLOGY, "web", (WEB, WEB_IPV6), ports, pods, type="NodePort")
+    return manifests.build_service_with_slices(TOPOLOGY, "web", (WEB, WEB_IPV6), ports, pods, type="NodePort")
 
 
 def shop() -> list[Manifest]:
     """Build a LoadBalancer Service with externalTrafficPolicy Local, which keeps the client's address."""
-    service, *slices = manifests.service_manifest(
+    service, *slices = manifests.build_service_with_slices(
         TOPOLOGY,
         "shop",
         ("10.96.0.11", "fd00:10:96::11"),
@@ -52,15 +52,15 @@ def shop() -> list[Manifest]:
         externalTrafficPolicy="Local",
         healthCheckNodePort=32000,
     )
-    return [service | manifests.load_balancer_status(SHOP_IP, SHOP_IPV6), *slices]
+    return [service | manifests.build_load_balancer_status(SHOP_IP, SHOP_IPV6), *slices]
 
 
 def empty() -> list[Manifest]:
-    return manifests.service_manifest(TOPOLOGY, "empty", (EMPTY,), _HTTP, ())
+    return manifests.build_service_with_slices(TOPOLOGY, "empty", (EMPTY,), _HTTP, ())
 
 
 def sticky() -> list[Manifest]:
-    return manifests.service_manifest(
+    return manifests.build_service_with_slices(
         TOPOLOGY,
         "sticky",
         (STICKY,),
@@ -73,7 +73,7 @@ def sticky() -> list[Manifest]:
 
 def late() -> list[Manifest]:
     """Build the Service that a scene adds to the running proxy."""
-    return manifests.service_manifest(TOPOLOGY, "late", (LATE,), _HTTP, LOCAL_PODS)
+    return manifests.build_service_with_slices(TOPOLOGY, "late", (LATE,), _HTTP, LOCAL_PODS)
 
 
 def hello() -> Manifest:

@@ -23,7 +23,7 @@ from vipwire.file_io.files import replace_file
 from vipwire.model.net import Protocol
 from vipwire_lab.cluster import state
 from vipwire_lab.cluster.cluster import Lab
-from vipwire_lab.cluster.manifests import Manifest, as_yaml
+from vipwire_lab.cluster.manifests import Manifest, dump_yaml
 from vipwire_lab.cluster.outcome import ProbeResult
 from vipwire_lab.demo.objects import POD_CIDRS, TOPOLOGY
 from vipwire_lab.namespaces.errors import LabError
@@ -66,15 +66,15 @@ class Listened:
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._over = False
-        self._reader = threading.Thread(target=self._read, name=f"{name} log", daemon=True)
+        self._reader = threading.Thread(target=self._read_lines, name=f"{name} log", daemon=True)
         self._reader.start()
 
-    def mark(self) -> int:
-        """Return the current end of its output, for `until`."""
+    def count_lines(self) -> int:
+        """Return the number of the output's lines until now, for `wait_until`."""
         with self._news:
             return len(self._lines)
 
-    def until(self, enough: Callable[[Sequence[str]], bool], patience: float, since: int = 0) -> list[str]:
+    def wait_until(self, enough: Callable[[Sequence[str]], bool], patience: float, since: int = 0) -> list[str]:
         """Wait until the lines after a mark satisfy `enough`. Raise LabError after `patience` seconds."""
         deadline = time.monotonic() + patience
         with self._news:
@@ -84,7 +84,7 @@ class Listened:
                     raise LabError(f"{self._name} {what}; it said:\n" + "\n".join(self._lines[-12:]))
             return lines
 
-    def end(self, patience: float, number: signal.Signals = signal.SIGTERM) -> int:
+    def end_process(self, patience: float, number: signal.Signals = signal.SIGTERM) -> int:
         """End it as a service manager does, or by another signal; return its exit status."""
         self._process.send_signal(number)
         try:
@@ -96,7 +96,7 @@ class Listened:
         self._reader.join()
         return status
 
-    def _read(self) -> None:
+    def _read_lines(self) -> None:
         with self._process.stdout or open(os.devnull) as lines:  # noqa: PTH123 - nothing to read
             for line in lines:
                 with self._news:
@@ -117,17 +117,17 @@ class Proxy(Listened):
         """Wait until every family has been synced after the mark; return the syncs in the families' order."""
 
         def found(lines: Sequence[str]) -> dict[str, Sync]:
-            return {sync.family: sync for sync in map(_parse, lines) if sync}
+            return {sync.family: sync for sync in map(_parse_sync, lines) if sync}
 
-        lines = self.until(lambda lines: found(lines).keys() >= set(families), _PATIENCE, since)
+        lines = self.wait_until(lambda lines: found(lines).keys() >= set(families), _PATIENCE, since)
         return [found(lines)[family] for family in families]
 
-    def stop(self) -> int:
-        return self.end(_PATIENCE)
+    def stop_proxy(self) -> int:
+        return self.end_process(_PATIENCE)
 
 
 class Stage:
-    """A lab, a folder of manifests, a proxy. `build` it, then enter it; leaving it removes everything."""
+    """A lab, a folder of manifests and a proxy, all removed at the end of the `with` block."""
 
     def __init__(self, name: str = "") -> None:
         self.lab = Lab(TOPOLOGY, name or f"demo-{os.getpid()}")
@@ -136,7 +136,7 @@ class Stage:
         self.proxy: Proxy | None = None
         self._state = contextlib.ExitStack()
 
-    def build(self) -> None:
+    def build_stage(self) -> None:
         """Build the lab; a failure leaves nothing."""
         try:
             self.lab.up()
@@ -161,13 +161,13 @@ class Stage:
 
     @property
     def gone(self) -> bool:
-        hosts = self.lab.topology.names()
-        left = [state.directory_of(self.lab.name), self.folder, *(self.lab.netns(host) for host in hosts)]
+        hosts = self.lab.topology.host_names()
+        left = [state.directory_of(self.lab.name), self.folder, *(self.lab.namespace_of(host) for host in hosts)]
         return not any(path.exists() for path in left)
 
-    def write(self, name: str, objects: Iterable[Manifest]) -> None:
+    def write_manifests(self, name: str, objects: Iterable[Manifest]) -> None:
         """Write or replace a file in the folder by a rename, so that no reader sees half of it."""
-        replace_file(self.folder / f"{name}.yaml", as_yaml(objects).encode())
+        replace_file(self.folder / f"{name}.yaml", dump_yaml(objects).encode())
 
     @property
     def proxy_command(self) -> list[str]:
@@ -185,7 +185,7 @@ class Stage:
         # A session of its own: Ctrl-C reaches only the demo, which then ends the proxy.
         process = self.lab.popen(
             NODE,
-            _vipwire(*self.proxy_command, *more),
+            _vipwire_command(*self.proxy_command, *more),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -195,31 +195,33 @@ class Stage:
         self.proxy = Proxy(process)
         return self.proxy.wait_until_synced(0)
 
-    def change(self, name: str, objects: Iterable[Manifest], families: Sequence[str] = FAMILIES) -> list[Sync]:
+    def change_and_wait(
+        self, name: str, objects: Iterable[Manifest], families: Sequence[str] = FAMILIES
+    ) -> list[Sync]:
         """Write a file and wait until the kernel has been changed."""
         if self.proxy is None:
             raise LabError("no proxy runs that could read a changed file")
-        mark = self.proxy.mark()
-        self.write(name, objects)
+        mark = self.proxy.count_lines()
+        self.write_manifests(name, objects)
         return self.proxy.wait_until_synced(mark, families)
 
-    def cleanup(self) -> str:
-        done = self.lab.run(NODE, _vipwire("cleanup"))
+    def run_cleanup(self) -> str:
+        done = self.lab.run(NODE, _vipwire_command("cleanup"))
         return done.stdout + done.stderr
 
-    def until_gone(self, host: str, address: str, port: int, pod: Pod) -> None:
+    def wait_until_gone(self, host: str, address: str, port: int, pod: Pod) -> None:
         """Connect until a Pod answers no more; 60 connections reach all of five Pods."""
-        self._until_who(host, address, port, lambda names: pod.name not in names)
+        self._wait_until_pods(host, address, port, lambda names: pod.name not in names)
 
-    def until_seen(self, host: str, address: str, port: int, pods: Iterable[Pod]) -> None:
+    def wait_until_seen(self, host: str, address: str, port: int, pods: Iterable[Pod]) -> None:
         wanted = {pod.name for pod in pods}
-        self._until_who(host, address, port, lambda names: names >= wanted)
+        self._wait_until_pods(host, address, port, lambda names: names >= wanted)
 
-    def until_unanswered(self, host: str, address: str, port: int) -> None:
+    def wait_until_unanswered(self, host: str, address: str, port: int) -> None:
         """Connect until no answer comes. Attempts run in parallel, because each takes its whole timeout."""
-        self._until_who(host, address, port, lambda names: names == {""}, count=16)
+        self._wait_until_pods(host, address, port, lambda names: names == {""}, count=16)
 
-    def _until_who(
+    def _wait_until_pods(
         self, host: str, address: str, port: int, holds: Callable[[set[str]], bool], count: int = 60
     ) -> None:
         began = time.monotonic()
@@ -229,7 +231,7 @@ class Stage:
                 return
         raise LabError(f"after {_PATIENCE:.0f} s, {', '.join(sorted(names))} still answers at {address}:{port}")
 
-    def until_answered(self, host: str, address: str, port: int) -> tuple[float, ProbeResult]:
+    def wait_until_answered(self, host: str, address: str, port: int) -> tuple[float, ProbeResult]:
         """Connect repeatedly until an answer comes; return the seconds, and the answer."""
         began = time.monotonic()
         while time.monotonic() - began < _PATIENCE:
@@ -239,15 +241,15 @@ class Stage:
         raise LabError(f"no answer at {address}:{port} for {_PATIENCE:.0f} s; the last result: {result}")
 
 
-def as_lines(syncs: Iterable[Sync]) -> str:
+def format_syncs(syncs: Iterable[Sync]) -> str:
     return "\n".join(f"synced {sync}" for sync in syncs)
 
 
-def _vipwire(*arguments: str) -> list[str]:
+def _vipwire_command(*arguments: str) -> list[str]:
     return [sys.executable, "-m", "vipwire", *arguments]
 
 
-def _parse(line: str) -> Sync | None:
+def _parse_sync(line: str) -> Sync | None:
     """Parse a `synced` line of the log; None for every other."""
     if not _SYNCED.search(line):
         return None
@@ -258,7 +260,7 @@ def _parse(line: str) -> Sync | None:
 
 
 @contextlib.contextmanager
-def own_cgroup() -> Iterator[Path]:
+def create_own_cgroup() -> Iterator[Path]:
     """Move this process into its own cgroup for the block, so that BPF programs see only its sockets."""
     mounts = [line.split() for line in Path("/proc/self/mounts").read_text(encoding="utf-8").splitlines()]
     root = next((Path(words[1]) for words in mounts if words[2] == "cgroup2"), None)

@@ -64,12 +64,12 @@ class Standalone:
         options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
         options |= {"stderr": subprocess.STDOUT, "start_new_session": True}
         self.process = Listened("vipwire up", self._lab.popen(self._node, command, **options))
-        lines = self.process.until(lambda said: any(line.startswith("try:") for line in said), _PATIENCE)
+        lines = self.process.wait_until(lambda said: any(line.startswith("try:") for line in said), _PATIENCE)
         return [line for line in lines if not line.startswith(("ts=", "try:"))]
 
     def kubectl(self, *arguments: str) -> str:
         """Run kubectl on the node; return its output. Raise LabError with its error."""
-        done = self._run([self._kubectl, *arguments])
+        done = self._run_command([self._kubectl, *arguments])
         if done.returncode:
             raise LabError(f"kubectl {' '.join(arguments)}: {done.stderr or done.stdout}")
         return done.stdout
@@ -84,7 +84,7 @@ class Standalone:
         path.write_text(yaml.safe_dump_all(objects, sort_keys=False))
         return self.kubectl("apply", "-f", str(path))
 
-    def until(self, holds: Callable[[str], bool], *arguments: str) -> tuple[float, str]:
+    def wait_until(self, holds: Callable[[str], bool], *arguments: str) -> tuple[float, str]:
         """Run kubectl until `holds` accepts its answer; return the seconds, and the answer."""
         began = time.monotonic()
         while time.monotonic() - began < _PATIENCE:
@@ -92,7 +92,7 @@ class Standalone:
                 return time.monotonic() - began, answer
         raise LabError(f"kubectl {' '.join(arguments)} still says: {answer}")
 
-    def _run(self, command: list[str]) -> "subprocess.CompletedProcess[str]":
+    def _run_command(self, command: list[str]) -> "subprocess.CompletedProcess[str]":
         environment: Mapping[str, str] = os.environ | {
             "KUBECONFIG": str(self.folder / "admin.kubeconfig"),
             "HOME": str(self.folder),  # kubectl keeps its cache there
@@ -100,26 +100,28 @@ class Standalone:
         return self._lab.run(self._node, command, timeout=_PATIENCE, check=False, env=environment)
 
 
-def without_a_cluster(stage: Stage, narrator: Narrator) -> None:
+def show_standalone(stage: Stage, narrator: Narrator) -> None:
     """Start `vipwire up` and play its scenes; without kubectl, say so."""
-    narrator.chapter("Without a cluster: vipwire up, and kubectl")
+    narrator.print_chapter("Without a cluster: vipwire up, and kubectl")
     kubectl = find_program("kubectl")
     if kubectl is None:
-        narrator.say("This machine has no kubectl for this part. (Debian: apt install kubernetes-client)")
+        narrator.print_text("This machine has no kubectl for this part. (Debian: apt install kubernetes-client)")
         return
     here = Standalone(stage.lab, NODE, stage.folder / "up", kubectl)
-    narrator.say("An API server, its store, controllers, health checks, DNS and the proxy, in one process on node-1:")
+    narrator.print_text(
+        "An API server, its store, controllers, health checks, DNS and the proxy, in one process on node-1:"
+    )
     flags = (
         " ".join(_FLAGS)
         .replace(" --load", " \\\n            --load", 1)
         .replace(" --bind", " \\\n            --bind")
     )
-    narrator.quote(f"{NODE}$ vipwire up --data-dir DIRECTORY {flags}")
-    with narrator.waiting("starting vipwire up"):
-        narrator.quote("\n".join(here.start(*_FLAGS)))
-    narrator.quote(f"{NODE}$ kubectl apply -f hello.yaml        (a Service, and five Pods that run already)")
-    narrator.quote(here.apply([objects.hello(), *map(objects.workload, objects.PODS)]))
-    with narrator.waiting("waiting for the Pods' readiness probes"):
+    narrator.print_quote(f"{NODE}$ vipwire up --data-dir DIRECTORY {flags}")
+    with narrator.show_waiting("starting vipwire up"):
+        narrator.print_quote("\n".join(here.start(*_FLAGS)))
+    narrator.print_quote(f"{NODE}$ kubectl apply -f hello.yaml        (a Service, and five Pods that run already)")
+    narrator.print_quote(here.apply([objects.hello(), *map(objects.workload, objects.PODS)]))
+    with narrator.show_waiting("waiting for the Pods' readiness probes"):
         here.kubectl("wait", "--for=condition=Ready", "pod", "--all", f"--timeout={_PATIENCE:.0f}s")
     _show_balancing(stage, narrator, here)
     _show_health_check(stage, narrator, here)
@@ -129,73 +131,73 @@ def without_a_cluster(stage: Stage, narrator: Narrator) -> None:
 
 
 def _show_balancing(stage: Stage, narrator: Narrator, here: Standalone) -> None:
-    _show(narrator, here, "get", "services")
-    _show(narrator, here, "get", "endpointslices")
-    address, outside = _addresses(here)
-    stage.until_answered(POD.name, address, 80)
+    _show_kubectl(narrator, here, "get", "services")
+    _show_kubectl(narrator, here, "get", "endpointslices")
+    address, outside = _service_addresses(here)
+    stage.wait_until_answered(POD.name, address, 80)
     results = stage.lab.probe(POD.name, address, 80, count=MANY)
-    narrator.results(results)
+    narrator.print_results(results)
     narrator.check_answers(results, objects.PODS, f"{address}:80 from {POD.name}: all 5 Pods")
     results = stage.lab.probe(CLIENT, outside, 80, count=MANY)
     narrator.check_answers(results, objects.PODS, f"{outside}:80 from {CLIENT}: all 5 Pods")
 
 
 def _show_health_check(stage: Stage, narrator: Narrator, here: Standalone) -> None:
-    narrator.chapter(
+    narrator.print_chapter(
         "A workload breaks; vipwire removes its endpoint after failed readiness probes, and adds it again"
     )
     going = objects.PODS[3]
     rest = [pod for pod in objects.PODS if pod is not going]
-    address, outside = _addresses(here)
-    stage.lab.stop(going.name, [objects.HELLO_PORT])
-    seconds, _ = here.until(lambda said: "False" in said, *_readiness_of(going.name))
-    narrator.say(f"{going.name} has closed its port; {seconds:.1f} s later:")
-    _show(narrator, here, "get", "pods")
-    with narrator.waiting("waiting for the kernel"):
-        stage.until_gone(POD.name, address, 80, going)
+    address, outside = _service_addresses(here)
+    stage.lab.stop_echo_servers(going.name, [objects.HELLO_PORT])
+    seconds, _ = here.wait_until(lambda said: "False" in said, *_readiness_of(going.name))
+    narrator.print_text(f"{going.name} has closed its port; {seconds:.1f} s later:")
+    _show_kubectl(narrator, here, "get", "pods")
+    with narrator.show_waiting("waiting for the kernel"):
+        stage.wait_until_gone(POD.name, address, 80, going)
     results = stage.lab.probe(POD.name, address, 80, count=MANY)
     narrator.check_answers(results, rest, f"the other 4, never {going.name}")
-    stage.lab.serve(going.name, [objects.HELLO_PORT])
-    seconds, _ = here.until(lambda said: "True" in said, *_readiness_of(going.name))
-    stage.until_seen(CLIENT, outside, 80, objects.PODS)
+    stage.lab.start_echo_servers(going.name, [objects.HELLO_PORT])
+    seconds, _ = here.wait_until(lambda said: "True" in said, *_readiness_of(going.name))
+    stage.wait_until_seen(CLIENT, outside, 80, objects.PODS)
     results = stage.lab.probe(CLIENT, outside, 80, count=MANY)
     narrator.check_answers(results, objects.PODS, f"all 5 again: its probe has been answered {seconds:.1f} s later")
 
 
 def _show_dns(stage: Stage, narrator: Narrator, here: Standalone) -> None:
-    narrator.chapter("DNS, at the usual address for resolv.conf")
+    narrator.print_chapter("DNS, at the usual address for resolv.conf")
     dig = find_program("dig")
     if dig is None:
-        narrator.say("This machine has no dig for DNS queries. (Debian: apt install bind9-dnsutils)")
+        narrator.print_text("This machine has no dig for DNS queries. (Debian: apt install bind9-dnsutils)")
         return
-    address, _ = _addresses(here)
+    address, _ = _service_addresses(here)
     for name, kind in ((_DOMAIN, "A"), (f"_http._tcp.{_DOMAIN}", "SRV")):
         said = stage.lab.run(POD.name, [dig, f"@{DNS}", "+short", name, kind]).stdout.strip()
-        narrator.quote(f"{POD.name}$ dig @{DNS} +short {name} {kind}\n{said}")
+        narrator.print_quote(f"{POD.name}$ dig @{DNS} +short {name} {kind}\n{said}")
         wanted = address if kind == "A" else f"0 100 80 {_DOMAIN}."
-        narrator.check(f"{'the ClusterIP' if kind == 'A' else 'the named port'} of hello", holds=said == wanted)
+        narrator.print_check(f"{'the ClusterIP' if kind == 'A' else 'the named port'} of hello", holds=said == wanted)
 
 
 def _show_deletion(stage: Stage, narrator: Narrator, here: Standalone) -> None:
-    narrator.chapter("After the deletion, no Service has the addresses; vipwire up stops")
-    address, outside = _addresses(here)
-    _show(narrator, here, "delete", "service", "hello")
-    stage.until_unanswered(POD.name, address, 80)
+    narrator.print_chapter("After the deletion, no Service has the addresses; vipwire up stops")
+    address, outside = _service_addresses(here)
+    _show_kubectl(narrator, here, "delete", "service", "hello")
+    stage.wait_until_unanswered(POD.name, address, 80)
     for host, gone in ((POD.name, address), (CLIENT, outside)):
         (result,) = stage.lab.probe(host, gone, 80, timeout=_SILENT)
-        narrator.check(f"{host} to {gone}:80: no Service, {result.outcome.value}", holds=not result.answer)
-    status = here.process.end(_PATIENCE) if here.process else 1
-    narrator.check("it ends on SIGTERM with status 0", holds=status == 0)
+        narrator.print_check(f"{host} to {gone}:80: no Service, {result.outcome.value}", holds=not result.answer)
+    status = here.process.end_process(_PATIENCE) if here.process else 1
+    narrator.print_check("it ends on SIGTERM with status 0", holds=status == 0)
 
 
-def _show(narrator: Narrator, here: Standalone, *arguments: str) -> None:
+def _show_kubectl(narrator: Narrator, here: Standalone, *arguments: str) -> None:
     said = here.kubectl(*arguments)
-    narrator.quote(f"{NODE}$ kubectl {' '.join(arguments)}\n{said}")
+    narrator.print_quote(f"{NODE}$ kubectl {' '.join(arguments)}\n{said}")
 
 
-def _addresses(here: Standalone) -> tuple[str, str]:
+def _service_addresses(here: Standalone) -> tuple[str, str]:
     path = "jsonpath={.spec.clusterIP} {.status.loadBalancer.ingress[0].ip}"
-    _, said = here.until(lambda said: len(said.split()) == 2, "get", "service", "hello", "-o", path)
+    _, said = here.wait_until(lambda said: len(said.split()) == 2, "get", "service", "hello", "-o", path)
     inside, outside = said.split()
     return inside, outside
 
@@ -206,50 +208,52 @@ def _readiness_of(pod: str) -> tuple[str, ...]:
 
 def show_kill(stage: Stage, narrator: Narrator, here: Standalone) -> None:
     """Let a machine join, and kill the one that has an address."""
-    narrator.chapter("A second machine joins, takes an address, and is killed")
+    narrator.print_chapter("A second machine joins, takes an address, and is killed")
     if not stage.lab.topology.lan:
-        narrator.say("This machine has no ip command to build an Ethernet. (Debian: apt install iproute2)")
+        narrator.print_text("This machine has no ip command to build an Ethernet. (Debian: apt install iproute2)")
         return
-    joined = _join(stage, narrator, here)
-    here.apply([_service()])
-    with narrator.waiting("the address goes to its owner"):
-        _until_owner(here, OTHER)
-        _until_heard(stage)
-        stage.until_seen(CLIENT, ADDRESS, 80, objects.PODS)
+    joined = _join_machine(stage, narrator, here)
+    here.apply([_build_service()])
+    with narrator.show_waiting("the address goes to its owner"):
+        _wait_until_owner(here, OTHER)
+        _wait_until_heard(stage)
+        stage.wait_until_seen(CLIENT, ADDRESS, 80, objects.PODS)
     results = stage.lab.probe(CLIENT, ADDRESS, 80, count=MANY)
     narrator.check_answers(results, objects.PODS, f"all 5 Pods, at {ADDRESS}, which {OTHER} has")
-    narrator.say(f"{OTHER} fails: the demo cuts its cable and kills its process, while the client keeps connecting.")
-    with stage.lab.continuous(CLIENT, ADDRESS, 80, timeout=0.2) as stream:
+    narrator.print_text(
+        f"{OTHER} fails: the demo cuts its cable and kills its process, while the client keeps connecting."
+    )
+    with stage.lab.connect_continuously(CLIENT, ADDRESS, 80, timeout=0.2) as stream:
         stream.wait_for(20)
         began = time.monotonic()
-        stage.lab.run(UNDERLAY, ["ip", "link", "set", links.lan_port(OTHER), "down"])
-        joined.end(_PATIENCE, signal.SIGKILL)
-        seconds = _outage(stream, began)
-    narrator.check(f"no answers for {seconds:.1f} s; then {NODE} answers", holds=seconds < _LONGEST)
-    with narrator.waiting(f"the Pods on {OTHER} leave"):
-        stage.until_gone(CLIENT, ADDRESS, 80, objects.PODS[-1])
-    narrator.quote(f"{NODE}$ kubectl get nodes\n{here.kubectl('get', 'nodes')}")
-    _until_owner(here, NODE)
+        stage.lab.run(UNDERLAY, ["ip", "link", "set", links.lan_port_name(OTHER), "down"])
+        joined.end_process(_PATIENCE, signal.SIGKILL)
+        seconds = _measure_outage(stream, began)
+    narrator.print_check(f"no answers for {seconds:.1f} s; then {NODE} answers", holds=seconds < _LONGEST)
+    with narrator.show_waiting(f"the Pods on {OTHER} leave"):
+        stage.wait_until_gone(CLIENT, ADDRESS, 80, objects.PODS[-1])
+    narrator.print_quote(f"{NODE}$ kubectl get nodes\n{here.kubectl('get', 'nodes')}")
+    _wait_until_owner(here, NODE)
     results = stage.lab.probe(CLIENT, ADDRESS, 80, count=MANY)
     narrator.check_answers(results, objects.LOCAL_PODS, f"the Pods on {NODE} alone")
 
 
-def _join(stage: Stage, narrator: Narrator, here: Standalone) -> Listened:
+def _join_machine(stage: Stage, narrator: Narrator, here: Standalone) -> Listened:
     command = here.make_token().split()
     words = [*command[1:], "--node-name", OTHER, "--node-lease-seconds", "2", "--announce-interface", "lan0"]
     shown = " ".join(f"{word[:16]}…" if word.startswith("sha256:") else word for word in command)
-    narrator.quote(f"{NODE}$ vipwire token create\n{shown}")
-    narrator.quote(f"{OTHER}$ {shown} \\\n            {' '.join(words[len(command) - 1 :])}")
+    narrator.print_quote(f"{NODE}$ vipwire token create\n{shown}")
+    narrator.print_quote(f"{OTHER}$ {shown} \\\n            {' '.join(words[len(command) - 1 :])}")
     options: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
     options |= {"stderr": subprocess.STDOUT, "start_new_session": True}
     started = [sys.executable, "-m", "vipwire", *words, "--data-dir", str(stage.folder / OTHER)]
     joined = Listened("vipwire join", stage.lab.popen(OTHER, started, **options))
-    with narrator.waiting("joining"):
-        joined.until(lambda said: any(line.startswith("joined as") for line in said), _PATIENCE)
+    with narrator.show_waiting("joining"):
+        joined.wait_until(lambda said: any(line.startswith("joined as") for line in said), _PATIENCE)
     return joined
 
 
-def _outage(stream: Continuous, began: float) -> float:
+def _measure_outage(stream: Continuous, began: float) -> float:
     """Wait until connections succeed again; return the seconds since `began`."""
     while True:
         failed, good = len(stream.report.failures), sum(stream.report.pods.values())
@@ -261,14 +265,14 @@ def _outage(stream: Continuous, began: float) -> float:
             raise LabError(f"{ADDRESS} has not failed, or not come back, for {_PATIENCE:.0f} s")
 
 
-def _until_owner(here: Standalone, node: str) -> None:
+def _wait_until_owner(here: Standalone, node: str) -> None:
     lease = f"vipwire-address-{ADDRESS.replace('.', '-')}"
     path = "jsonpath={.items[*].spec.holderIdentity}"
     where = ("-n", "kube-system", f"--field-selector=metadata.name={lease}")
-    here.until(lambda said: said == node, "get", "leases", *where, "-o", path)
+    here.wait_until(lambda said: said == node, "get", "leases", *where, "-o", path)
 
 
-def _until_heard(stage: Stage) -> None:
+def _wait_until_heard(stage: Stage) -> None:
     """Wait until the client sends to the owner: connections through the earlier owner end at the change."""
 
     def ethernet(host: str, *command: str) -> str:
@@ -282,7 +286,7 @@ def _until_heard(stage: Stage) -> None:
         stage.lab.probe(CLIENT, ADDRESS, 80, count=1, timeout=0.5)
 
 
-def _service() -> Manifest:
+def _build_service() -> Manifest:
     ports = [{"name": "http", "port": 80, "targetPort": objects.HELLO_PORT}]
     spec = {"type": "LoadBalancer", "loadBalancerIP": ADDRESS, "selector": {"app": "hello"}, "ports": ports}
     return {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "front"}, "spec": spec}

@@ -50,7 +50,7 @@ class Answer:
             raise DecodeError(f"not the answer of an echo server: {line[:80]!r}") from error
 
 
-def http_response(answer: Answer) -> bytes:
+def build_http_response(answer: Answer) -> bytes:
     """Return the answer as an HTTP response, for curl; the connection ends after it."""
     body = answer.encode()
     head = (

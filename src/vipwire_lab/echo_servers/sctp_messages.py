@@ -29,7 +29,7 @@ _WINDOW = 65536
 _REMEMBERED = 10_000
 
 
-def _table() -> tuple[int, ...]:
+def _build_crc_table() -> tuple[int, ...]:
     table = []
     for value in range(256):
         for _ in range(8):
@@ -38,7 +38,7 @@ def _table() -> tuple[int, ...]:
     return tuple(table)
 
 
-_TABLE = _table()
+_TABLE = _build_crc_table()
 
 
 def crc32c(data: bytes) -> int:
@@ -82,13 +82,13 @@ class Packet:
         source, destination, tag, checksum = _HEADER.unpack_from(data)
         if crc32c(data[:8] + bytes(4) + data[12:]).to_bytes(4, "little") != checksum:
             raise DecodeError("SCTP packet has a wrong checksum")
-        return cls(source, destination, tag, tuple(_chunks(data)))
+        return cls(source, destination, tag, tuple(_split_chunks(data)))
 
     def find(self, kind: int) -> Chunk | None:
         return next((chunk for chunk in self.chunks if chunk.type == kind), None)
 
 
-def _chunks(data: bytes) -> Iterator[Chunk]:
+def _split_chunks(data: bytes) -> Iterator[Chunk]:
     at = _HEADER.size
     while at + _CHUNK.size <= len(data):
         kind, flags, length = _CHUNK.unpack_from(data, at)
@@ -105,15 +105,15 @@ def _unpack(layout: struct.Struct, chunk: Chunk) -> tuple[int, ...]:
 
 
 class Asker:
-    """The client's side: `first` is the first packet, `receive` returns the next one and the final answer."""
+    """The client of an association: `receive` returns the next packet and, at the end, the answer."""
 
     def __init__(self, source: int, destination: int, tag: int) -> None:
         self._ports = (source, destination)
         self._tag = tag
         self._peer_tag = 0
 
-    def first(self) -> bytes:
-        return self._packet(Chunk(INIT, _INIT.pack(self._tag, _WINDOW, 1, 1, self._tag)))
+    def first_packet(self) -> bytes:
+        return self._build_packet(Chunk(INIT, _INIT.pack(self._tag, _WINDOW, 1, 1, self._tag)))
 
     def receive(self, data: bytes) -> tuple[bytes, bytes]:
         """Handle a packet; return the packet to send and the answer, each b"" if absent.
@@ -129,13 +129,13 @@ class Asker:
             self._peer_tag = _unpack(_INIT, opening)[0]
             cookie = opening.value[_INIT.size + 4 :]
             hello = Chunk(DATA, _DATA.pack(self._tag, 0, 0, 0) + HELLO, _WHOLE)
-            return self._packet(Chunk(COOKIE_ECHO, cookie), hello), b""
+            return self._build_packet(Chunk(COOKIE_ECHO, cookie), hello), b""
         if data_chunk := packet.find(DATA):
             _unpack(_DATA, data_chunk)
-            return self._packet(Chunk(ABORT)), data_chunk.value[_DATA.size :]
+            return self._build_packet(Chunk(ABORT)), data_chunk.value[_DATA.size :]
         return b"", b""
 
-    def _packet(self, *chunks: Chunk) -> bytes:
+    def _build_packet(self, *chunks: Chunk) -> bytes:
         return Packet(*self._ports, self._peer_tag, chunks).encode()
 
 
@@ -158,7 +158,7 @@ class Responder:
         packet = Packet.decode(data)
         peer, local = SocketAddress(peer_address, packet.source), SocketAddress(local_address, packet.destination)
         if opening := packet.find(INIT):
-            return self._open(peer, local, _unpack(_INIT, opening)[0])
+            return self._open_association(peer, local, _unpack(_INIT, opening)[0])
         theirs, ours = self._tags.get((peer, local), (0, 0))
         if not ours or packet.tag != ours:
             return b""
@@ -169,18 +169,20 @@ class Responder:
         if asked := packet.find(DATA):
             chunks.append(Chunk(SACK, _SACK.pack(_unpack(_DATA, asked)[0], _WINDOW, 0, 0)))
             chunks.append(Chunk(DATA, _DATA.pack(ours, 0, 0, 0) + self._answer(peer, local), _WHOLE))
-        return self._packet(peer, local, theirs, chunks) if chunks else b""
+        return self._build_packet(peer, local, theirs, chunks) if chunks else b""
 
-    def _open(self, peer: SocketAddress, local: SocketAddress, theirs: int) -> bytes:
+    def _open_association(self, peer: SocketAddress, local: SocketAddress, theirs: int) -> bytes:
         if local.port not in self.ports:
-            return self._packet(peer, local, theirs, [Chunk(ABORT)])
+            return self._build_packet(peer, local, theirs, [Chunk(ABORT)])
         if len(self._tags) >= _REMEMBERED:
             del self._tags[next(iter(self._tags))]
         ours = self._new_tag()
         self._tags[peer, local] = (theirs, ours)
         cookie = struct.pack("!HHI", _COOKIE_PARAMETER, 8, ours)
-        return self._packet(peer, local, theirs, [Chunk(INIT_ACK, _INIT.pack(ours, _WINDOW, 1, 1, ours) + cookie)])
+        return self._build_packet(
+            peer, local, theirs, [Chunk(INIT_ACK, _INIT.pack(ours, _WINDOW, 1, 1, ours) + cookie)]
+        )
 
     @staticmethod
-    def _packet(peer: SocketAddress, local: SocketAddress, tag: int, chunks: Sequence[Chunk]) -> bytes:
+    def _build_packet(peer: SocketAddress, local: SocketAddress, tag: int, chunks: Sequence[Chunk]) -> bytes:
         return Packet(local.port, peer.port, tag, tuple(chunks)).encode()

@@ -23,7 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vipwire_lab.echo_servers.answer import Answer, SocketAddress, http_response
+from vipwire_lab.echo_servers.answer import Answer, SocketAddress, build_http_response
 from vipwire_lab.echo_servers.sockets import DatagramEcho, RawEcho, open_raw
 from vipwire_lab.namespaces import netns
 from vipwire_lab.namespaces.errors import LabError
@@ -81,24 +81,24 @@ class StreamEcho(asyncio.Protocol):
             return
         self._request += data
         if not self._request.startswith(_METHODS):
-            self._greet(self._request.partition(b"\n")[2])
+            self._send_greeting(self._request.partition(b"\n")[2])
         elif b"\r\n\r\n" in self._request or len(self._request) > _HEAD_LIMIT:
             self._greeted = True
-            self._transport.write(http_response(self._answer()))
+            self._transport.write(build_http_response(self._build_answer()))
             self._transport.close()
 
     def eof_received(self) -> bool:
         """Answer clients that only listen, too; asyncio closes the connection after the written data."""
         if not self._greeted:
-            self._greet(b"")
+            self._send_greeting(b"")
         return False
 
-    def _greet(self, rest: bytes) -> None:
+    def _send_greeting(self, rest: bytes) -> None:
         self._greeted = True
         self._request = b""
-        self._transport.write(self._answer().encode() + rest)
+        self._transport.write(self._build_answer().encode() + rest)
 
-    def _answer(self) -> Answer:
+    def _build_answer(self) -> Answer:
         peer = self._transport.get_extra_info("peername")
         local = self._transport.get_extra_info("sockname")
         return Answer(*self._who, SocketAddress(peer[0], peer[1]), SocketAddress(local[0], local[1]))
@@ -114,13 +114,13 @@ class Servers:
     async def execute_order(self, order: dict[str, Any]) -> dict[str, Any]:
         match order:
             case {"do": "serve", "host": str(host), "ports": [*ports]}:
-                await self._serve(host, [int(port) for port in ports], order)
+                await self._start_servers(host, [int(port) for port in ports], order)
                 return {"serving": len(ports)}
             case {"do": "stop", "host": str(host), "ports": [*ports]}:
-                return {"stopped": self._stop(host, set(ports))}
+                return {"stopped": self._stop_servers(host, set(ports))}
         return {"error": f"unknown order {order}"}
 
-    async def _serve(self, host: str, ports: list[int], order: dict[str, Any]) -> None:
+    async def _start_servers(self, host: str, ports: list[int], order: dict[str, Any]) -> None:
         addresses = order["addresses"] or ["0.0.0.0", "::"]  # noqa: S104 - in a lab's namespace
         for port in ports:
             closers = self._closers.setdefault((host, port), [])
@@ -128,26 +128,26 @@ class Servers:
                 for address in addresses:
                     where = (protocol, address, port)
                     try:
-                        closers.append(await self._listen(where, host, order))
+                        closers.append(await self._start_listener(where, host, order))
                     except OSError as error:
                         raise LabError(f"{host} cannot listen on {address} {port}/{protocol}: {error}") from error
 
-    async def _listen(self, where: tuple[str, str, int], host: str, order: dict[str, Any]) -> Closer:
+    async def _start_listener(self, where: tuple[str, str, int], host: str, order: dict[str, Any]) -> Closer:
         protocol, address, port = where
-        with netns.inside(Path(order["namespace"])):
+        with netns.enter_namespace(Path(order["namespace"])):
             try:
-                opened = _open(protocol, address, port)
+                opened = _open_socket(protocol, address, port)
             except OSError as error:
                 if error.errno not in _NO_SUCH_PROTOCOL or protocol != "SCTP":
                     raise
-                key = (host, _family(address))
+                key = (host, _family_of(address))
                 if key not in self._raw:
                     loop = asyncio.get_running_loop()
                     self._raw[key] = RawEcho(loop, open_raw(key[1]), host, order["node"])
                 return self._raw[key].serve(port)
-        return await _answer(opened, protocol, host, order["node"])
+        return await _start_answering(opened, protocol, host, order["node"])
 
-    def _stop(self, host: str, ports: set[int]) -> int:
+    def _stop_servers(self, host: str, ports: set[int]) -> int:
         closing = [key for key in self._closers if key[0] == host and (not ports or key[1] in ports)]
         closers = [closer for key in closing for closer in self._closers.pop(key)]
         for closer in closers:
@@ -155,12 +155,12 @@ class Servers:
         return len(closers)
 
 
-def _family(address: str) -> int:
+def _family_of(address: str) -> int:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def _open(protocol: str, address: str, port: int) -> socket.socket:
-    family = _family(address)
+def _open_socket(protocol: str, address: str, port: int) -> socket.socket:
+    family = _family_of(address)
     opened = socket.socket(family, *_TYPES[protocol])
     try:
         opened.settimeout(0)
@@ -176,7 +176,7 @@ def _open(protocol: str, address: str, port: int) -> socket.socket:
     return opened
 
 
-async def _answer(opened: socket.socket, protocol: str, host: str, node: str) -> Closer:
+async def _start_answering(opened: socket.socket, protocol: str, host: str, node: str) -> Closer:
     loop = asyncio.get_running_loop()
     if protocol == "UDP":
         return DatagramEcho(loop, opened, host, node).close
@@ -193,7 +193,7 @@ async def _answer(opened: socket.socket, protocol: str, host: str, node: str) ->
     return close
 
 
-async def _control(listener: socket.socket) -> None:
+async def _serve_control_socket(listener: socket.socket) -> None:
     servers = Servers()
 
     async def converse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -225,7 +225,7 @@ async def serve_here(host: str, node: str, port: int) -> None:
     for protocol in _TYPES:
         for address in ("0.0.0.0", "::"):  # noqa: S104 - all addresses of the Pod
             with contextlib.suppress(OSError):
-                await _answer(_open(protocol, address, port), protocol, host, node)
+                await _start_answering(_open_socket(protocol, address, port), protocol, host, node)
                 opened += 1
     if not opened:
         raise LabError(f"cannot listen on port {port}")
@@ -238,7 +238,7 @@ def main() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))  # a hundred Pods need more than the usual 1024
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(_control(listener))
+        asyncio.run(_serve_control_socket(listener))
 
 
 if __name__ == "__main__":

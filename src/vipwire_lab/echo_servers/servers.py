@@ -16,7 +16,7 @@ from vipwire_lab.namespaces.processes import ProcessId
 _PATIENCE = 30.0  # seconds; a process takes its time to start in an emulated kernel
 
 
-def start(directory: Path) -> None:
+def start_control_process(directory: Path) -> None:
     """Start the process without waiting; its socket, pid file and log are in `directory`.
 
     The socket listens before the process runs, so early orders wait in the queue.
@@ -42,7 +42,7 @@ def start(directory: Path) -> None:
     process.write(directory / "echo.pid")
 
 
-def serve(
+def request_serving(
     directory: Path,
     host: str,
     node: str,
@@ -60,15 +60,15 @@ def serve(
         "protocols": [protocol.name for protocol in protocols],
         "addresses": list(addresses),
     }
-    _ask(directory, order)
+    _send_order(directory, order)
 
 
-def stop(directory: Path, host: str, ports: Sequence[int] = ()) -> int:
+def request_stop(directory: Path, host: str, ports: Sequence[int] = ()) -> int:
     """Close a host's ports (by default all) and their connections; return the number of sockets."""
-    return int(_ask(directory, {"do": "stop", "host": host, "ports": list(ports)})["stopped"])
+    return int(_send_order(directory, {"do": "stop", "host": host, "ports": list(ports)})["stopped"])
 
 
-def _ask(directory: Path, order: dict[str, Any]) -> dict[str, Any]:
+def _send_order(directory: Path, order: dict[str, Any]) -> dict[str, Any]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection, contextlib.ExitStack() as stack:
         connection.settimeout(_PATIENCE)
         try:

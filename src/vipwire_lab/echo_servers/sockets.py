@@ -34,7 +34,7 @@ def destination_address(family: int, info: bytes) -> bytes:
     return bytes(_PKTINFO4.unpack(info)[2] if family == socket.AF_INET else _PKTINFO6.unpack(info)[0])
 
 
-def sent_from(local: bytes) -> tuple[int, int, bytes]:
+def source_address_control(local: bytes) -> tuple[int, int, bytes]:
     """Build the control message that sets a datagram's source address."""
     if len(local) == 4:
         return socket.IPPROTO_IP, _IP_PKTINFO, _PKTINFO4.pack(0, local, bytes(4))
@@ -48,33 +48,33 @@ class DatagramEcho:
         self._loop, self._socket, self._who = loop, opened, (host, node, "UDP")
         self._port = opened.getsockname()[1]
         request_packet_info(opened)
-        loop.add_reader(opened, self._readable)
+        loop.add_reader(opened, self._answer_datagram)
 
     def close(self) -> None:
         self._loop.remove_reader(self._socket)
         self._socket.close()
 
-    def _readable(self) -> None:
+    def _answer_datagram(self) -> None:
         # OSError: no more datagrams, or an ICMP error for an earlier answer whose client has gone.
         with contextlib.suppress(OSError):
             while True:
                 _, control, _, peer = self._socket.recvmsg(65536, 128)
                 for _, _, info in control:
-                    self._reply(info, peer)
+                    self._send_reply(info, peer)
 
-    def _reply(self, info: bytes, peer: tuple[str, int]) -> None:
+    def _send_reply(self, info: bytes, peer: tuple[str, int]) -> None:
         local = destination_address(self._socket.family, info)
         here = SocketAddress(socket.inet_ntop(self._socket.family, local), self._port)
         answer = Answer(*self._who, SocketAddress(peer[0], peer[1]), here)
-        self._socket.sendmsg([answer.encode()], [sent_from(local)], 0, peer)
+        self._socket.sendmsg([answer.encode()], [source_address_control(local)], 0, peer)
 
 
-def new_tag() -> int:
+def random_tag() -> int:
     """Choose a verification tag: any number but 0."""
     return secrets.randbelow(0xFFFFFFFF) + 1
 
 
-def in_kernel() -> bool:
+def has_kernel_sctp() -> bool:
     """Report whether this kernel has SCTP sockets. Asking loads the module, if there is one."""
     try:
         socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_SCTP).close()
@@ -95,13 +95,13 @@ def payload_of(family: int, data: bytes) -> bytes:
     return data[(data[0] & 15) * 4 :] if family == socket.AF_INET and data else data
 
 
-def converse(opened: socket.socket, address: str, source: int, port: int) -> Generator[int, None, Answer]:
+def converse_over_sctp(opened: socket.socket, address: str, source: int, port: int) -> Generator[int, None, Answer]:
     """Return a server's answer; yield the selector event to wait for. Raise OSError, DecodeError."""
     code = opened.connect_ex((address, 0))
     if code:
         raise OSError(code, os.strerror(code))
-    asker = Asker(source, port, new_tag())
-    opened.send(asker.first())
+    asker = Asker(source, port, random_tag())
+    opened.send(asker.first_packet())
     while True:
         yield selectors.EVENT_READ
         reply, line = asker.receive(payload_of(opened.family, opened.recv(65536)))
@@ -116,9 +116,9 @@ class RawEcho:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, opened: socket.socket, host: str, node: str) -> None:
         self._socket = opened
-        self._responder = Responder(lambda saw, local: Answer(host, node, "SCTP", saw, local).encode(), new_tag)
+        self._responder = Responder(lambda saw, local: Answer(host, node, "SCTP", saw, local).encode(), random_tag)
         request_packet_info(opened)
-        loop.add_reader(opened, self._readable)
+        loop.add_reader(opened, self._answer_packets)
 
     def serve(self, port: int) -> Callable[[], None]:
         """Answer on another port; return a function that stops it. Raise OSError if the port is taken."""
@@ -127,16 +127,16 @@ class RawEcho:
         self._responder.ports.add(port)
         return lambda: self._responder.ports.discard(port)
 
-    def _readable(self) -> None:
+    def _answer_packets(self) -> None:
         with contextlib.suppress(OSError):  # no more packets, or an ICMP error
             while True:
                 data, control, _, peer = self._socket.recvmsg(65536, 128)
                 family = self._socket.family
                 for _, _, info in control:
-                    self._reply(payload_of(family, data), peer[0], destination_address(family, info))
+                    self._send_reply(payload_of(family, data), peer[0], destination_address(family, info))
 
-    def _reply(self, data: bytes, peer: str, local: bytes) -> None:
+    def _send_reply(self, data: bytes, peer: str, local: bytes) -> None:
         with contextlib.suppress(DecodeError):
             here = socket.inet_ntop(self._socket.family, local)
             if reply := self._responder.receive(data, peer, here):
-                self._socket.sendmsg([reply], [sent_from(local)], 0, (peer, 0))
+                self._socket.sendmsg([reply], [source_address_control(local)], 0, (peer, 0))

@@ -6,7 +6,7 @@ output is streamed, its input is empty, its exit status is returned. `GuestKerne
 guest's steps.
 """
 
-from vipwire_lab.guest_kernel.guest import MARK, Guest, GuestKernel, inside
-from vipwire_lab.guest_kernel.running import obstacle, run
+from vipwire_lab.guest_kernel.guest import MARK, Guest, GuestKernel, current_guest_kernel
+from vipwire_lab.guest_kernel.running import find_obstacle, run_in_guest
 
-__all__ = ["MARK", "Guest", "GuestKernel", "inside", "obstacle", "run"]
+__all__ = ["MARK", "Guest", "GuestKernel", "current_guest_kernel", "find_obstacle", "run_in_guest"]

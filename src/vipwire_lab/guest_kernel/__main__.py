@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from vipwire_lab.guest_kernel.guest import MEMORY, TIMEOUT, Guest, GuestKernel
-from vipwire_lab.guest_kernel.running import run
+from vipwire_lab.guest_kernel.running import run_in_guest
 from vipwire_lab.namespaces.errors import LabError
 
 
@@ -39,7 +39,7 @@ def main(
     kind = GuestKernel.DISTRIBUTION if full else GuestKernel.USER_MODE
     with contextlib.suppress(KeyboardInterrupt):
         try:
-            sys.exit(run(command, Guest(memory, timeout, writable, kind=kind, unpacked=unpacked)))
+            sys.exit(run_in_guest(command, Guest(memory, timeout, writable, kind=kind, unpacked=unpacked)))
         except LabError as error:
             raise click.ClickException(str(error)) from error
 

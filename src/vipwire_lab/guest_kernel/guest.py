@@ -60,7 +60,7 @@ class Words:
     settle: str
 
 
-def inside() -> GuestKernel | None:
+def current_guest_kernel() -> GuestKernel | None:
     """Return the kind of guest in which this process runs; None outside."""
     return GuestKernel(os.environ[MARK]) if MARK in os.environ else None
 
@@ -70,7 +70,7 @@ def find_program(program: str) -> str:
     return shutil.which(program, path=PATH) or program
 
 
-def missing_packages(packages: dict[str, str]) -> str:
+def describe_missing_packages(packages: dict[str, str]) -> str:
     """Return the packages of programs that this machine lacks; "" if it has all."""
     names = sorted({package for program, package in packages.items() if not shutil.which(program, path=PATH)})
     return f"the packages {' '.join(names)} are missing (apt-get install --no-install-recommends)" if names else ""

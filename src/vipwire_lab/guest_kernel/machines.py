@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from vipwire_lab.guest_kernel.guest import Guest, Words, find_program, missing_packages
+from vipwire_lab.guest_kernel.guest import Guest, Words, describe_missing_packages, find_program
 
 _KERNEL = "linux.uml"
 _UML_PACKAGES = {_KERNEL: "user-mode-linux", "insmod": "kmod", "ip": "iproute2", "setpriv": "util-linux"}
@@ -33,15 +33,15 @@ class UserMode:
     )
     modules: Final = _MODULES
 
-    def obstacle(self) -> str:
-        return missing_packages(_UML_PACKAGES)
+    def find_obstacle(self) -> str:
+        return describe_missing_packages(_UML_PACKAGES)
 
-    def mount(self, number: int, folder: Path) -> str:
+    def mount_command(self, number: int, folder: Path) -> str:
         """Mount the folder by hostfs, which writes to the machine."""
         del number
         return f"mount --bind {shlex.quote(str(folder))} {shlex.quote(f'.{folder}')}"
 
-    def command(self, home: Path, guest: Guest, writable: Sequence[Path], lines: Sequence[int]) -> list[str]:
+    def build_command(self, home: Path, guest: Guest, writable: Sequence[Path], lines: Sequence[int]) -> list[str]:
         del writable  # hostfs makes all writable
         return [
             *(find_program("unshare"), "--pid", "--fork", "--kill-child", "--mount-proc", find_program(_KERNEL)),
@@ -107,21 +107,21 @@ class Emulated:
         """The folder of modules, as in an installed package."""
         return self._folder / "lib" / "modules"
 
-    def obstacle(self) -> str:
-        if why := missing_packages(_EMULATOR_PACKAGES):
+    def find_obstacle(self) -> str:
+        if why := describe_missing_packages(_EMULATOR_PACKAGES):
             return why
         there = self._image.exists() and self._busybox.exists()
         wanted = f"the packages linux-image-amd64 and busybox-static are not unpacked in {self._folder}"
         return "" if there else f"{wanted} (scripts/setup kernel does it)"
 
-    def mount(self, number: int, folder: Path) -> str:
+    def mount_command(self, number: int, folder: Path) -> str:
         """Mount the emulator's share with the folder's number."""
         return f"{_MOUNT} folder{number} {shlex.quote(f'.{folder}')}"
 
-    def command(self, home: Path, guest: Guest, writable: Sequence[Path], lines: Sequence[int]) -> list[str]:
+    def build_command(self, home: Path, guest: Guest, writable: Sequence[Path], lines: Sequence[int]) -> list[str]:
         """Boot from an initramfs, which is written into `home`."""
         first = home / "first"
-        first.write_bytes(self._first_files(home))
+        first.write_bytes(self._build_initramfs(home))
         shared = [("root", Path("/"), ",readonly=on")]
         shared += [(f"folder{number}", each, "") for number, each in enumerate(writable)]
         said = "console=ttyS0 loglevel=7 panic=-1 nokaslr mitigations=off sysrq_always_enabled"
@@ -132,8 +132,8 @@ class Emulated:
             *("-chardev", "stdio,id=console,signal=off", "-serial", "chardev:console"),
             *("-qmp", f"unix:{home / 'asking'},server=on,wait=off"),
             *("-device", "virtio-serial-pci"),
-            *(word for number, line in enumerate(lines) for word in _line(number, line)),
-            *(word for each in shared for word in _share(*each)),
+            *(word for number, line in enumerate(lines) for word in _serial_line_arguments(number, line)),
+            *(word for each in shared for word in _share_arguments(*each)),
         ]
 
     def request_stacks(self, home: Path, process: subprocess.Popen[bytes]) -> None:
@@ -150,7 +150,7 @@ class Emulated:
             process.stdin.write(b"t")
             process.stdin.flush()
 
-    def _first_files(self, home: Path) -> bytes:
+    def _build_initramfs(self, home: Path) -> bytes:
         release = self._image.name.removeprefix("vmlinuz-")
         listing = subprocess.run(  # noqa: S603 - a program of this machine, and no shell
             [find_program("modprobe"), "-a", "-d", self._folder, "-S", release, "--show-depends", *_FIRST],
@@ -165,15 +165,15 @@ class Emulated:
         )
         programs = [("init", init.encode()), ("bin/busybox", self._busybox.read_bytes())]
         programs += [(f"modules/{each.name}", each.read_bytes()) for each in modules]
-        return archive(("bin", "modules", "root", "dev", "proc"), programs)
+        return build_cpio_archive(("bin", "modules", "root", "dev", "proc"), programs)
 
 
-def _line(number: int, descriptor: int) -> list[str]:
+def _serial_line_arguments(number: int, descriptor: int) -> list[str]:
     port = f"virtserialport,chardev=line{number},nr={number + 1}"
     return ["-chardev", f"file,id=line{number},path=/dev/fd/{descriptor}", "-device", port]
 
 
-def _share(tag: str, folder: Path, how: str) -> list[str]:
+def _share_arguments(tag: str, folder: Path, how: str) -> list[str]:
     """Share a folder with the guest. Files of different file systems need inode numbers of their own (`remap`)."""
     path = str(folder).replace(",", ",,")
     served = f"local,id={tag},path={path},security_model=none,multidevs=remap{how}"
@@ -184,7 +184,7 @@ _NEWC, _LAST = "070701", "TRAILER!!!"
 _FOLDER, _PROGRAM = 0o040755, 0o100755
 
 
-def archive(folders: Iterable[str], programs: Iterable[tuple[str, bytes]]) -> bytes:
+def build_cpio_archive(folders: Iterable[str], programs: Iterable[tuple[str, bytes]]) -> bytes:
     """Build an initramfs: a cpio archive in the format "newc".
 
     Folders (parents first) and executable files, by paths without a leading slash. See the kernel's
@@ -192,16 +192,16 @@ def archive(folders: Iterable[str], programs: Iterable[tuple[str, bytes]]) -> by
     """
     entries = [(name, _FOLDER, b"") for name in folders] + [(name, _PROGRAM, data) for name, data in programs]
     entries.append((_LAST, 0, b""))
-    return b"".join(_entry(number, *each) for number, each in enumerate(entries))
+    return b"".join(_build_cpio_entry(number, *each) for number, each in enumerate(entries))
 
 
-def _entry(inode: int, name: str, mode: int, data: bytes) -> bytes:
+def _build_cpio_entry(inode: int, name: str, mode: int, data: bytes) -> bytes:
     fields: Sequence[int] = (inode, mode, 0, 0, 1, 0, len(data), 0, 0, 0, 0, len(name) + 1, 0)
     head = (_NEWC + "".join(f"{each:08X}" for each in fields) + name + "\0").encode()
-    return _fill(head) + _fill(data)
+    return _pad_to_four_bytes(head) + _pad_to_four_bytes(data)
 
 
-def _fill(data: bytes) -> bytes:
+def _pad_to_four_bytes(data: bytes) -> bytes:
     return data + b"\0" * (-len(data) % 4)
 
 

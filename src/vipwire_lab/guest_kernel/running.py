@@ -26,18 +26,18 @@ _LOOK, _CONFESSION = 0.5, 3.0
 _MACHINES: Mapping[GuestKernel, Machine] = {GuestKernel.USER_MODE: UserMode(), GuestKernel.DISTRIBUTION: Emulated()}
 
 
-def _machine(guest: Guest) -> Machine:
+def _choose_machine(guest: Guest) -> Machine:
     return _MACHINES[guest.kind] if guest.unpacked is None else Emulated(guest.unpacked.resolve())
 
 
-def obstacle(kind: GuestKernel = GuestKernel.USER_MODE, unpacked: Path | None = None) -> str:
+def find_obstacle(kind: GuestKernel = GuestKernel.USER_MODE, unpacked: Path | None = None) -> str:
     """Return why this machine cannot boot a guest of this kind, and what to install; "" if it can."""
-    if why := _machine(Guest(kind=kind, unpacked=unpacked)).obstacle():
+    if why := _choose_machine(Guest(kind=kind, unpacked=unpacked)).find_obstacle():
         return why
     return "" if os.geteuid() == 0 else "booting a guest kernel needs root here: use sudo"
 
 
-def run(
+def run_in_guest(
     command: Sequence[str],
     guest: Guest = _PLAIN,
     *,
@@ -48,18 +48,18 @@ def run(
 
     Raise LabError if the guest cannot boot, dies before the command has ended, or takes too long.
     """
-    if why := obstacle(guest.kind, guest.unpacked):
+    if why := find_obstacle(guest.kind, guest.unpacked):
         raise LabError(why)
     with tempfile.TemporaryDirectory(prefix="vipwire-kernel-") as name:
         home = Path(name)
         (home / "root").mkdir()
         writable = [home, *(each.resolve() for each in guest.writable)]
         init = home / "init"
-        init.write_text(script(_machine(guest), home, command, guest, writable), encoding="utf-8")
+        init.write_text(build_init_script(_choose_machine(guest), home, command, guest, writable), encoding="utf-8")
         init.chmod(0o700)
         with (home / "boot.log").open("w+b") as log:
             sinks = (stdout or sys.stdout.buffer, stderr or sys.stderr.buffer)
-            why = _Boot(home, guest, writable).until_its_end(log, sinks)
+            why = _Boot(home, guest, writable).run_until_end(log, sinks)
             try:
                 return int((home / "status").read_text(encoding="ascii"))
             except (OSError, ValueError) as error:
@@ -73,9 +73,9 @@ class _Boot:
 
     def __init__(self, home: Path, guest: Guest, writable: Sequence[Path]) -> None:
         self._home, self._guest, self._writable = home, guest, writable
-        self._machine = _machine(guest)
+        self._machine = _choose_machine(guest)
 
-    def until_its_end(self, log: BinaryIO, sinks: Sequence[BinaryIO]) -> str:
+    def run_until_end(self, log: BinaryIO, sinks: Sequence[BinaryIO]) -> str:
         """Start the guest and wait for its end; return the reason."""
         pipes = [os.pipe() for _ in sinks]
         lines = [write for _, write in pipes]
@@ -86,7 +86,7 @@ class _Boot:
                     "--pdeathsig",
                     "KILL",
                 ),  # it dies with this process, even if that is killed
-                *self._machine.command(self._home, self._guest, self._writable, lines),
+                *self._machine.build_command(self._home, self._guest, self._writable, lines),
             ],
             stdin=subprocess.PIPE,
             stdout=log,
@@ -99,7 +99,7 @@ class _Boot:
             os.close(line)
             pump.start()
         try:
-            return self._watch(process, pumps)
+            return self._watch_process(process, pumps)
         finally:
             process.kill()
             with contextlib.suppress(BrokenPipeError):
@@ -107,7 +107,7 @@ class _Boot:
             for pump in pumps:
                 pump.join()
 
-    def _watch(self, process: subprocess.Popen[bytes], pumps: Sequence["_Pump"]) -> str:
+    def _watch_process(self, process: subprocess.Popen[bytes], pumps: Sequence["_Pump"]) -> str:
         began, guest = time.monotonic(), self._guest
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -117,11 +117,11 @@ class _Boot:
             if guest.given_up.is_set():
                 return "was stopped"
             if now - began > guest.timeout:
-                return self._ended(process, f"{guest.timeout:g} s")
+                return self._wait_for_exit(process, f"{guest.timeout:g} s")
             if now - max(began, *(pump.heard for pump in pumps)) > guest.silence:
-                return self._ended(process, f"{guest.silence:g} s without a word")
+                return self._wait_for_exit(process, f"{guest.silence:g} s without a word")
 
-    def _ended(self, process: subprocess.Popen[bytes], after: str) -> str:
+    def _wait_for_exit(self, process: subprocess.Popen[bytes], after: str) -> str:
         """Make the guest's kernel print its tasks, if it still can; return why the guest is ended."""
         with contextlib.suppress(OSError, subprocess.TimeoutExpired):
             self._machine.request_stacks(self._home, process)
@@ -137,7 +137,7 @@ class _Pump(threading.Thread):
         self._source, self._sink = source, sink
         self.heard = 0.0
 
-    def run(self) -> None:
+    def copy_output(self) -> None:
         reads = True
         with os.fdopen(self._source, "rb", buffering=0) as stream:
             while chunk := stream.read(1 << 16):
@@ -211,7 +211,9 @@ echo $status >{home}/status
 """
 
 
-def script(machine: Machine, home: Path, command: Sequence[str], guest: Guest, writable: Sequence[Path]) -> str:
+def build_init_script(
+    machine: Machine, home: Path, command: Sequence[str], guest: Guest, writable: Sequence[Path]
+) -> str:
     """Build the guest's init: a shell script that runs `command` as this process would.
 
     It lays a writable copy in memory over the machine's files (overlayfs), moves in, loads the modules, runs the
@@ -221,7 +223,7 @@ def script(machine: Machine, home: Path, command: Sequence[str], guest: Guest, w
     for unwanted in _UNWANTED:
         exported.pop(unwanted, None)
     exported[MARK] = guest.kind.value
-    mounts = [f'mkdir -p ".{each}"; {machine.mount(number, each)}' for number, each in enumerate(writable)]
+    mounts = [f'mkdir -p ".{each}"; {machine.mount_command(number, each)}' for number, each in enumerate(writable)]
     return _INIT.format(
         path=PATH,
         prepare=machine.words.prepare,

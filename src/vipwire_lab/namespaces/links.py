@@ -49,10 +49,10 @@ class Wire:
     host: str
     index: int
 
-    def request(self, namespace: int) -> Request:
+    def build_request(self, namespace: int) -> Request:
         """Build the request for the pair in the router's namespace, with a descriptor of the host's namespace."""
-        peer = rtnetlink.far_end(UPLINK, "eth0", _HOST_MAC)
-        return rtnetlink.veth(self.index, self.host, _ROUTER_MAC, peer, namespace)
+        peer = rtnetlink.veth_peer(UPLINK, "eth0", _HOST_MAC)
+        return rtnetlink.new_veth(self.index, self.host, _ROUTER_MAC, peer, namespace)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +63,23 @@ class Wiring:
     requests: dict[str, tuple[Request, ...]]
 
 
-def plan(topology: Topology) -> Wiring:
-    wires = tuple(_wires(topology))
-    requests: dict[str, list[Request]] = {name: [rtnetlink.up(LOOPBACK)] for name in topology.names()}
-    hosts = {host.name: host for host in topology.hosts()}
+def plan_wiring(topology: Topology) -> Wiring:
+    wires = tuple(_plan_wires(topology))
+    requests: dict[str, list[Request]] = {name: [rtnetlink.set_link_up(LOOPBACK)] for name in topology.host_names()}
+    hosts = {host.name: host for host in topology.list_hosts()}
     for wire in wires:
         addresses = _parse_addresses(hosts[wire.host].addresses)
-        requests[wire.host] += _host_end(addresses)
-        requests[wire.router] += _router_end(wire.index, addresses, _source(hosts.get(wire.router)))
+        requests[wire.host] += _host_end_requests(addresses)
+        requests[wire.router] += _router_end_requests(
+            wire.index, addresses, _source_addresses(hosts.get(wire.router))
+        )
     for node in topology.nodes:
-        requests[node.name] += [rtnetlink.blackhole(ip_network(cidr)) for cidr in node.pod_cidrs]
-    requests[UNDERLAY] += _underlay(topology, {wire.host: wire.index for wire in wires})
+        requests[node.name] += [rtnetlink.add_blackhole_route(ip_network(cidr)) for cidr in node.pod_cidrs]
+    requests[UNDERLAY] += _underlay_requests(topology, {wire.host: wire.index for wire in wires})
     return Wiring(wires, {name: tuple(each) for name, each in requests.items()})
 
 
-def sysctls(*, router: bool) -> dict[str, str]:
+def sysctls_of(*, router: bool) -> dict[str, str]:
     """Return files of /proc/sys/net to set before the first interface, so that interfaces inherit them."""
     settings = {
         "ipv4/icmp_ratemask": "0",  # no limit, because an unsent rejection looks like a drop
@@ -104,7 +106,7 @@ def sysctls(*, router: bool) -> dict[str, str]:
     return settings
 
 
-def _wires(topology: Topology) -> list[Wire]:
+def _plan_wires(topology: Topology) -> list[Wire]:
     return [
         *(Wire(UNDERLAY, node.name, 200 + number) for number, node in enumerate(topology.nodes)),
         *(Wire(UNDERLAY, client.name, 2000 + number) for number, client in enumerate(topology.clients)),
@@ -112,39 +114,39 @@ def _wires(topology: Topology) -> list[Wire]:
     ]
 
 
-def _host_end(addresses: list[IPAddress]) -> list[Request]:
+def _host_end_requests(addresses: list[IPAddress]) -> list[Request]:
     # The kernel prefers the first IPv4 address, and the last IPv6 address.
     fours: list[IPAddress] = [address for address in addresses if address.version == 4]
     sixes: list[IPAddress] = [address for address in addresses if address.version == 6]
-    requests = [rtnetlink.up(UPLINK)]
-    requests += [rtnetlink.address(UPLINK, address) for address in (*fours, *reversed(sixes))]
+    requests = [rtnetlink.set_link_up(UPLINK)]
+    requests += [rtnetlink.add_address(UPLINK, address) for address in (*fours, *reversed(sixes))]
     for primary in (*fours[:1], *sixes[:1]):
         gateway, everywhere = _GATEWAYS[primary.version], _EVERYWHERE[primary.version]
-        requests.append(rtnetlink.neighbour(UPLINK, gateway, _ROUTER_MAC))
-        requests.append(rtnetlink.route(everywhere, UPLINK, via=gateway, source=primary))
+        requests.append(rtnetlink.add_neighbour(UPLINK, gateway, _ROUTER_MAC))
+        requests.append(rtnetlink.add_route(everywhere, UPLINK, via=gateway, source=primary))
     return requests
 
 
-def _router_end(index: int, addresses: list[IPAddress], source: dict[int, IPAddress]) -> list[Request]:
+def _router_end_requests(index: int, addresses: list[IPAddress], source: dict[int, IPAddress]) -> list[Request]:
     requests: list[Request] = []
     for address in addresses:
-        requests.append(rtnetlink.neighbour(index, address, _HOST_MAC))
-        requests.append(rtnetlink.route(ip_network(address), index, source=source.get(address.version)))
+        requests.append(rtnetlink.add_neighbour(index, address, _HOST_MAC))
+        requests.append(rtnetlink.add_route(ip_network(address), index, source=source.get(address.version)))
     return requests
 
 
-def _underlay(topology: Topology, index: dict[str, int]) -> list[Request]:
-    primary = {node.name: _source(node) for node in topology.nodes}
-    requests = [rtnetlink.address(LOOPBACK, address) for address in _UNDERLAY]
+def _underlay_requests(topology: Topology, index: dict[str, int]) -> list[Request]:
+    primary = {node.name: _source_addresses(node) for node in topology.nodes}
+    requests = [rtnetlink.add_address(LOOPBACK, address) for address in _UNDERLAY]
     for node in topology.nodes:
         for cidr in map(ip_network, node.pod_cidrs):
             via = primary[node.name][cidr.version]
-            requests.append(rtnetlink.route(cidr, index[node.name], via=via))
+            requests.append(rtnetlink.add_route(cidr, index[node.name], via=via))
     for number, client in enumerate(topology.clients):
         table = _GATEWAY_TABLE + number
         for version, via in primary[client.gateway].items():
-            requests.append(rtnetlink.route(_EVERYWHERE[version], index[client.gateway], via=via, table=table))
-            requests.append(rtnetlink.rule(_FAMILY[version], client.name, table, _AFTER_MAIN))
+            requests.append(rtnetlink.add_route(_EVERYWHERE[version], index[client.gateway], via=via, table=table))
+            requests.append(rtnetlink.add_rule(_FAMILY[version], client.name, table, _AFTER_MAIN))
     return requests
 
 
@@ -152,7 +154,7 @@ def _parse_addresses(addresses: tuple[str, ...]) -> list[IPAddress]:
     return [ip_address(text) for text in addresses]
 
 
-def _source(host: Node | Pod | Client | None) -> dict[int, IPAddress]:
+def _source_addresses(host: Node | Pod | Client | None) -> dict[int, IPAddress]:
     if host is None:
         return {}
     return {address.version: address for address in reversed(_parse_addresses(host.addresses))}
@@ -174,7 +176,7 @@ def build_lan(namespaces: Mapping[str, Path], topology: Topology) -> None:
         _run_ip(namespaces[host], ["link set lan0 up", *lines])
 
 
-def lan_port(host: str) -> str:
+def lan_port_name(host: str) -> str:
     """Return the host's port of the bridge: setting it down cuts the host off."""
     return f"lan-{host}"[:15]
 
@@ -183,14 +185,14 @@ def _bridge_lines(topology: Topology, namespaces: Mapping[str, Path]) -> Iterato
     yield f"link add {BRIDGE} type bridge forward_delay 0 mcast_snooping 0"
     yield f"link set {BRIDGE} up"
     for host in topology.lan:
-        yield f"link add {lan_port(host)} type veth peer name lan0 netns {namespaces[host].name}"
-        yield f"link set {lan_port(host)} master {BRIDGE}"
-        yield f"link set {lan_port(host)} up"
+        yield f"link add {lan_port_name(host)} type veth peer name lan0 netns {namespaces[host].name}"
+        yield f"link set {lan_port_name(host)} master {BRIDGE}"
+        yield f"link set {lan_port_name(host)} up"
 
 
 def _run_ip(namespace: Path, lines: Iterator[str] | list[str]) -> None:
     batch = "".join(f"{line}\n" for line in lines)
-    with netns.inside(namespace):
+    with netns.enter_namespace(namespace):
         try:
             done = subprocess.run(["ip", "-batch", "-"], input=batch, capture_output=True, text=True, check=False)  # noqa: S607
         except FileNotFoundError as error:

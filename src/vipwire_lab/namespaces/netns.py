@@ -25,7 +25,7 @@ _HERE = "/proc/thread-self/ns/net"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def path_of(name: str) -> Path:
+def namespace_path(name: str) -> Path:
     """Return the mount path of a namespace, existing or not."""
     return DIRECTORY / name
 
@@ -33,42 +33,42 @@ def path_of(name: str) -> Path:
 def create_namespace(name: str) -> Path:
     """Create an empty namespace with a name; raise LabError if the name is taken or permission is missing."""
     _share_directory()
-    path = path_of(name)
+    path = namespace_path(name)
     try:
         os.close(os.open(path, os.O_RDONLY | os.O_CREAT | os.O_EXCL, 0))
     except FileExistsError as error:
         raise LabError(f"the network namespace {name} already exists (see: ip netns)") from error
     try:
-        with _coming_back():
-            _call("unshare", _CLONE_NEWNET)
-            _call("mount", _HERE.encode(), bytes(path), b"none", ctypes.c_ulong(_MS_BIND), None)
+        with _return_to_namespace():
+            _call_libc("unshare", _CLONE_NEWNET)
+            _call_libc("mount", _HERE.encode(), bytes(path), b"none", ctypes.c_ulong(_MS_BIND), None)
     except OSError as error:
         path.unlink()
-        raise LabError(_why_not(error)) from error
+        raise LabError(_explain_refusal(error)) from error
     return path
 
 
-def delete(name: str) -> bool:
+def delete_namespace(name: str) -> bool:
     """Delete the name; the kernel deletes the namespace once it is unused. False if the name does not exist."""
-    path = path_of(name)
+    path = namespace_path(name)
     if not path.exists():
         return False
     with contextlib.suppress(OSError):  # a plain file, left by an interrupted creation, is not mounted
-        _call("umount2", bytes(path), _MNT_DETACH)
+        _call_libc("umount2", bytes(path), _MNT_DETACH)
     path.unlink(missing_ok=True)
     return True
 
 
 @contextlib.contextmanager
-def inside(path: Path) -> Iterator[None]:
+def enter_namespace(path: Path) -> Iterator[None]:
     """Move the calling thread into a namespace for the block; processes started there stay there."""
-    with _coming_back():
+    with _return_to_namespace():
         try:
             target = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError as error:
             raise LabError(f"there is no network namespace {path}") from error
         try:
-            _call("setns", target, _CLONE_NEWNET)
+            _call_libc("setns", target, _CLONE_NEWNET)
         except OSError as error:
             raise LabError(f"cannot enter the network namespace {path}: {error.strerror}") from error
         finally:
@@ -77,13 +77,13 @@ def inside(path: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _coming_back() -> Iterator[None]:
+def _return_to_namespace() -> Iterator[None]:
     home = os.open(_HERE, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield
     finally:
         try:
-            _call("setns", home, _CLONE_NEWNET)
+            _call_libc("setns", home, _CLONE_NEWNET)
         finally:
             os.close(home)
 
@@ -103,21 +103,21 @@ def _share_directory() -> None:
         finally:
             os.close(lock)
     except OSError as error:
-        raise LabError(_why_not(error)) from error
+        raise LabError(_explain_refusal(error)) from error
 
 
 def _mount_shared(directory: bytes) -> None:
     shared = ctypes.c_ulong(_MS_SHARED | _MS_REC)
     try:
-        _call("mount", b"", directory, b"none", shared, None)
+        _call_libc("mount", b"", directory, b"none", shared, None)
     except OSError as error:
         if error.errno != errno.EINVAL:  # EINVAL: it is not a mount point yet
             raise
-        _call("mount", directory, directory, b"none", ctypes.c_ulong(_MS_BIND | _MS_REC), None)
-        _call("mount", b"", directory, b"none", shared, None)
+        _call_libc("mount", directory, directory, b"none", ctypes.c_ulong(_MS_BIND | _MS_REC), None)
+        _call_libc("mount", b"", directory, b"none", shared, None)
 
 
-def _why_not(error: OSError) -> str:
+def _explain_refusal(error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
         return "creating network namespaces needs root (CAP_SYS_ADMIN): use sudo"
     if error.errno == errno.EINVAL:
@@ -125,7 +125,7 @@ def _why_not(error: OSError) -> str:
     return f"cannot create a network namespace: {error.strerror}"
 
 
-def _call(function: str, *arguments: object) -> None:
+def _call_libc(function: str, *arguments: object) -> None:
     if getattr(_LIBC, function)(*arguments) != 0:
         code = ctypes.get_errno()
         raise OSError(code, os.strerror(code), function)

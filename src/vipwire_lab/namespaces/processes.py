@@ -43,25 +43,25 @@ class ProcessId:
         path.write_text(f"{self.pid} {self.started}\n")
 
 
-def end(processes: Iterable[ProcessId], patience: float = 5.0) -> None:
+def end_gracefully(processes: Iterable[ProcessId], patience: float = 5.0) -> None:
     """End the processes (SIGTERM), and those that still run after `patience` seconds (SIGKILL)."""
-    open_ones = [descriptor for process in processes if (descriptor := _descriptor(process)) is not None]
+    open_ones = [descriptor for process in processes if (descriptor := _open_pidfd(process)) is not None]
     try:
-        running = _signal(open_ones, signal.SIGTERM, patience)
-        _signal(running, signal.SIGKILL, patience)
+        running = _signal_and_wait(open_ones, signal.SIGTERM, patience)
+        _signal_and_wait(running, signal.SIGKILL, patience)
     finally:
         for descriptor in open_ones:
             os.close(descriptor)
 
 
-def reap(processes: Iterable[ProcessId]) -> None:
+def reap_processes(processes: Iterable[ProcessId]) -> None:
     """Wait for those that are this process's children, so that no zombie remains."""
     for process in processes:
         with contextlib.suppress(ChildProcessError):
             os.waitpid(process.pid, os.WNOHANG)
 
 
-def _descriptor(process: ProcessId) -> int | None:
+def _open_pidfd(process: ProcessId) -> int | None:
     try:
         descriptor = os.pidfd_open(process.pid)
     except (ProcessLookupError, FileNotFoundError):  # the second: it is being reaped right now (Linux 6.15 and later)
@@ -72,7 +72,7 @@ def _descriptor(process: ProcessId) -> int | None:
     return None
 
 
-def _signal(descriptors: list[int], number: signal.Signals, patience: float) -> list[int]:
+def _signal_and_wait(descriptors: list[int], number: signal.Signals, patience: float) -> list[int]:
     """Signal all; return those whose process has not ended after `patience` seconds."""
     for descriptor in descriptors:
         with contextlib.suppress(ProcessLookupError):

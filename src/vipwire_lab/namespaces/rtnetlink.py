@@ -32,29 +32,29 @@ class Request:
     creates: bool = True
 
 
-def veth(index: int, name: str, mac: bytes, peer: Request, namespace: int) -> Request:
+def new_veth(index: int, name: str, mac: bytes, peer: Request, namespace: int) -> Request:
     """Build a veth pair: one end here, already up, its `peer` in the namespace of the descriptor."""
     data = links.encode_veth_peer(peer.payload, namespace)
     payload = links.encode_link(index, name=name, mac=mac, up=True, kind="veth", data=data)
     return Request(links.NEW_LINK, payload, f"ip link add {name} type veth peer {peer.text}")
 
 
-def far_end(index: int, name: str, mac: bytes) -> Request:
+def veth_peer(index: int, name: str, mac: bytes) -> Request:
     """Describe the far end of a pair. It starts down: veth opens no end without a peer."""
     return Request(links.NEW_LINK, links.encode_link(index, name=name, mac=mac), name)
 
 
-def up(index: int) -> Request:
+def set_link_up(index: int) -> Request:
     return Request(links.NEW_LINK, links.encode_link(index, up=True), f"ip link set {index} up", creates=False)
 
 
-def address(index: int, value: IPAddress) -> Request:
+def add_address(index: int, value: IPAddress) -> Request:
     """Add an address to an interface, without a subnet or duplicate address detection (nodad)."""
     payload = links.encode_address(index, Address(value.packed), flags=links.NO_DETECTION)
     return Request(links.NEW_ADDRESS, payload, f"ip address add {value} dev {index}")
 
 
-def route(
+def add_route(
     to: IPNetwork,
     index: int,
     *,
@@ -64,7 +64,7 @@ def route(
 ) -> Request:
     """Send `to` out of an interface: directly, or via a neighbour; `source` is the preferred source address."""
     asked = codec.Route(
-        _prefix(to),
+        _prefix_of(to),
         index,
         gateway=Address(via.packed) if via else None,
         source=Address(source.packed) if source else None,
@@ -77,24 +77,24 @@ def route(
     return Request(codec.NEW_ROUTE, codec.encode_route(asked), text)
 
 
-def blackhole(to: IPNetwork) -> Request:
+def add_blackhole_route(to: IPNetwork) -> Request:
     """Drop packets to `to` that have no better route."""
-    payload = codec.encode_route(codec.Route(_prefix(to), type=codec.BLACKHOLE))
+    payload = codec.encode_route(codec.Route(_prefix_of(to), type=codec.BLACKHOLE))
     return Request(codec.NEW_ROUTE, payload, f"ip route add blackhole {to}")
 
 
-def neighbour(index: int, value: IPAddress, mac: bytes) -> Request:
+def add_neighbour(index: int, value: IPAddress, mac: bytes) -> Request:
     payload = codec.encode_neighbour(index, Address(value.packed), mac)
     return Request(codec.NEW_NEIGHBOUR, payload, f"ip neighbour add {value} lladdr {mac.hex(':')} dev {index}")
 
 
-def rule(family: Family, came_in_by: str, table: int, priority: int) -> Request:
+def add_rule(family: Family, came_in_by: str, table: int, priority: int) -> Request:
     """Look up another table for packets from an interface."""
     payload = codec.encode_rule(family, codec.RoutingRule(table, priority, interface=came_in_by))
     return Request(codec.NEW_RULE, payload, f"ip rule add iif {came_in_by} lookup {table} priority {priority}")
 
 
-def apply(requests: Sequence[Request]) -> None:
+def apply_requests(requests: Sequence[Request]) -> None:
     """Send all requests in the calling thread's namespace; raise LabError with the first refused one."""
     messages = [
         NetlinkRequest(each.kind, each.payload, NLM_F_CREATE | NLM_F_EXCL if each.creates else 0) for each in requests
@@ -105,5 +105,5 @@ def apply(requests: Sequence[Request]) -> None:
             raise LabError(f"the kernel refused `{requests[at].text}`: {why}")
 
 
-def _prefix(network: IPNetwork) -> Prefix:
+def _prefix_of(network: IPNetwork) -> Prefix:
     return Prefix(Address(network.network_address.packed), network.prefixlen)

@@ -59,7 +59,7 @@ class Topology:
     """Hosts that are also on one Ethernet, with an interface lan0 each, at the addresses of `lan_addresses`."""
 
     def __post_init__(self) -> None:
-        _check_names([host.name for host in self.hosts()])
+        _check_names([host.name for host in self.list_hosts()])
         _check_addresses(self)
         names = {node.name for node in self.nodes}
         for pod in self.pods:
@@ -67,15 +67,15 @@ class Topology:
         for client in self.clients:
             _must_be_node(f"client {client.name}: gateway", client.gateway, names)
 
-    def hosts(self) -> Iterator[Node | Pod | Client]:
+    def list_hosts(self) -> Iterator[Node | Pod | Client]:
         """Yield every host with addresses: nodes, Pods, clients."""
         yield from self.nodes
         yield from self.pods
         yield from self.clients
 
-    def names(self) -> tuple[str, ...]:
+    def host_names(self) -> tuple[str, ...]:
         """Return the names of the lab's namespaces, the underlay's first."""
-        return (UNDERLAY, *(host.name for host in self.hosts()))
+        return (UNDERLAY, *(host.name for host in self.list_hosts()))
 
     def lan_addresses(self, host: str) -> tuple[str, ...]:
         """Return a host's addresses on the Ethernet, with prefix lengths."""
@@ -141,7 +141,7 @@ def _check_names(names: list[str]) -> None:
 
 def _check_addresses(topology: Topology) -> None:
     seen: dict[str, str] = {}
-    for host in topology.hosts():
+    for host in topology.list_hosts():
         if not host.addresses:
             raise LabError(f"host {host.name} has no address")
         for text in host.addresses:

@@ -15,7 +15,7 @@ from vipwire.proxy_daemon.announced import AnnouncedAddress, announced_file, wri
 from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.nodes.objects import Objects
-from vipwire_up.store_watch.events import event_of
+from vipwire_up.store_watch.events import build_event
 
 _TOLD_AGAIN: Final = 600.0
 _MOST_TOLD: Final = 1000
@@ -38,14 +38,14 @@ class Announced:
         self.holders: Callable[[str], Iterable[ObjectName]] = lambda _address: ()
         self._told: dict[tuple[bytes, bytes], float] = {}
 
-    def began(self, addresses: Iterable[bytes]) -> None:
+    def record_start(self, addresses: Iterable[bytes]) -> None:
         """Record an Event for each Service whose address this machine now announces."""
         for address in addresses:
             text = str(ipaddress.ip_address(address))
             self._record_announced(text, AnnouncedAddress(self._interface))
             log.info("announcing an address", address=text, interface=self._interface, node=self._node)
             message = f"{text} is announced by {self._node} on {self._interface}"
-            self._report(text, "AddressAnnounced", message, "Normal")
+            self._report_to_services(text, "AddressAnnounced", message, "Normal")
 
     def record_end(self, addresses: Iterable[str]) -> None:
         """Log addresses that this machine no longer announces. The next machine reports that it announces them."""
@@ -56,13 +56,13 @@ class Announced:
     def record_other_claim(self, address: bytes, hardware: bytes) -> None:
         text, other = str(ipaddress.ip_address(address)), hardware.hex(":")
         self._record_announced(text, AnnouncedAddress(self._interface, other=other))
-        self._conflict(address, hardware, "another machine announces this machine's address", "too")
+        self._report_conflict(address, hardware, "another machine announces this machine's address", "too")
 
     def record_in_use(self, address: str, hardware: bytes) -> None:
         """Report a machine that already answers for an address. vipwire does not announce that address."""
         packed = ipaddress.ip_address(address).packed
         self._record_announced(address, AnnouncedAddress(self._interface, here=False, other=hardware.hex(":")))
-        self._conflict(
+        self._report_conflict(
             packed, hardware, "another machine uses the address; not announcing the address", "and so not by us"
         )
 
@@ -75,7 +75,7 @@ class Announced:
             self._addresses[address] = announced
         write_announced(self._path, self._addresses)
 
-    def _conflict(self, address: bytes, hardware: bytes, said: str, more: str) -> None:
+    def _report_conflict(self, address: bytes, hardware: bytes, said: str, more: str) -> None:
         now = time.monotonic()
         last = self._told.get((address, hardware))
         if len(self._told) >= _MOST_TOLD or (last is not None and last > now - _TOLD_AGAIN):
@@ -83,18 +83,18 @@ class Announced:
         self._told[address, hardware] = now
         text, other, where = str(ipaddress.ip_address(address)), hardware.hex(":"), self._interface
         log.warning(said, address=text, hardware=other, interface=where)
-        self._report(text, "AddressConflict", f"{other} announces {text} on {where}, {more}", "Warning")
+        self._report_to_services(text, "AddressConflict", f"{other} announces {text} on {where}, {more}", "Warning")
 
-    def _report(self, address: str, reason: str, message: str, kind: str) -> None:
+    def _report_to_services(self, address: str, reason: str, message: str, kind: str) -> None:
         for name in self.holders(address):
             if self.tasks is not None:
-                self.tasks.create_task(self._write(name, reason, message, kind))
+                self.tasks.create_task(self._write_event(name, reason, message, kind))
 
-    async def _write(self, name: ObjectName, reason: str, message: str, kind: str) -> None:
+    async def _write_event(self, name: ObjectName, reason: str, message: str, kind: str) -> None:
         try:
             service = await self._objects.read(SERVICES, name.namespace, name.name)
             if service is not None:
-                event = event_of(SERVICES, service, reason, message, self._now(), kind=kind)
+                event = build_event(SERVICES, service, reason, message, self._now(), kind=kind)
                 await self._objects.create(EVENTS, name.namespace, event)
         except (ApiError, UnreachableError):  # the Event only informs
             return

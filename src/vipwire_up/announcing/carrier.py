@@ -15,16 +15,16 @@ class CarrierWatch(RouteWatch):
     def __init__(self, interface: str) -> None:
         super().__init__(GROUP_LINK)
         self._interface = interface
-        self.number, self.up = self._look()
+        self.number, self.up = self._read_link_state()
 
     def refresh(self) -> bool:
         """Read the kernel's notifications, without waiting; report whether `up` or `number` changed."""
         self._read_notifications()
         before = self.number, self.up
-        self.number, self.up = self._look()
+        self.number, self.up = self._read_link_state()
         return before != (self.number, self.up)
 
-    def _look(self) -> tuple[int, bool]:
+    def _read_link_state(self) -> tuple[int, bool]:
         try:
             number = socket.if_nametoindex(self._interface)
         except OSError:  # no interface has this name

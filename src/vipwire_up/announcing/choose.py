@@ -13,7 +13,7 @@ from vipwire_up.announcing.kinds import Balanced, Followed, Machine
 
 
 def choose_machine(address: str, machines: Iterable[str]) -> str:
-    return max(machines, key=lambda name: (_draw(address, name), name), default="")
+    return max(machines, key=lambda name: (_rendezvous_weight(address, name), name), default="")
 
 
 def list_eligible(
@@ -38,21 +38,21 @@ def list_eligible(
 class View(Followed[Balanced]):
     """The Services, endpoints and Nodes that decide which machine announces an address."""
 
-    def wanted(self, alive: Mapping[str, str]) -> dict[str, str]:
+    def choose_holders(self, alive: Mapping[str, str]) -> dict[str, str]:
         """Return the machine that should have each address, "" for none.
 
         Services that share an address share the machine, which must be eligible for all of them.
         """
-        placed, able = self.placed(), dict[str, set[str]]()
+        placed, able = self.nodes_with_endpoints(), dict[str, set[str]]()
         for name, each in self.services.items():
             found = set(list_eligible(each, self.machines, alive, placed.get(name, ())))
             for address in each.addresses:
                 able[address] = able.get(address, found) & found
         return {address: choose_machine(address, sorted(names)) for address, names in able.items()}
 
-    def holders(self, address: str) -> list[ObjectName]:
+    def services_at(self, address: str) -> list[ObjectName]:
         return sorted(name for name, each in self.services.items() if address in each.addresses)
 
 
-def _draw(address: str, name: str) -> bytes:
+def _rendezvous_weight(address: str, name: str) -> bytes:
     return hashlib.blake2b(f"{address} {name}".encode(), digest_size=8).digest()

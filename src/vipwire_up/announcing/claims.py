@@ -46,9 +46,9 @@ from vipwire_up.announcing.kinds import (
     Held,
 )
 from vipwire_up.api.kinds.small_kinds import LEASES
-from vipwire_up.api.objects.errors import is_no_space
+from vipwire_up.api.objects.errors import is_store_full
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.nodes.name_claim import boot_seconds
+from vipwire_up.nodes.name_claim import seconds_since_boot
 from vipwire_up.nodes.objects import Objects
 
 SECONDS: Final = 2
@@ -70,7 +70,7 @@ class _Seen:
     at: float
     since: float
 
-    def followed_by(self, lease: Held, now: float) -> "_Seen":
+    def after_renewal(self, lease: Held, now: float) -> "_Seen":
         """Return the state after a newer Lease, seen now. The Lease tells how long after this one its write began."""
         same = bool(lease.life) and lease.life == self.lease.life and lease.begun >= self.lease.begun
         return _Seen(lease, now, min(now, self.at + lease.begun - self.lease.begun) if same else now)
@@ -86,7 +86,7 @@ class Claims:
         interface: str,
         now: Callable[[], datetime],
         *,
-        clock: Callable[[], float] = boot_seconds,
+        clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
         self._objects, self.node, self._interface, self._now = objects, node, interface, now
         self._clock = clock
@@ -107,12 +107,12 @@ class Claims:
         self.until = float("-inf")
         """The time at which this machine falls silent unless it renews."""
 
-    def speaks(self) -> bool:
+    def may_announce(self) -> bool:
         return self._clock() < self.until
 
-    def note(self, lease: Held) -> None:
+    def note_lease(self, lease: Held) -> None:
         if lease.name.name.startswith(ADDRESSES):
-            if self._is_old(lease):
+            if self._is_outdated(lease):
                 return
             before = self.holder(lease.address)
             self._addresses[lease.address] = lease
@@ -127,19 +127,19 @@ class Claims:
         if seen is None:
             self._machines[name] = _Seen(lease, self._clock(), self._clock())
         elif seen.lease != lease:
-            self._machines[name] = seen.followed_by(lease, self._clock())
+            self._machines[name] = seen.after_renewal(lease, self._clock())
 
-    def forget(self, name: str) -> None:
+    def forget_lease(self, name: str) -> None:
         """Forget a deleted Lease. The machine of a deleted Lease may still announce until it notices."""
         for address in [each for each, lease in self._addresses.items() if lease.name.name == name]:
             del self._addresses[address]
             self.mine.discard(address)
 
-    def clear(self) -> None:
+    def forget_address_leases(self) -> None:
         """Forget the Leases of addresses before a new list. The times at which machines' Leases were seen stay."""
         self._addresses.clear()
 
-    def alive(self) -> dict[str, str]:
+    def machines_alive(self) -> dict[str, str]:
         """Return the machines whose Leases have not expired, with the interfaces that they announce on."""
         now = self._clock()
         found = {
@@ -148,9 +148,9 @@ class Claims:
             if seen.lease.holder and name != self.node and now - seen.since < seen.lease.seconds
             if not seen.lease.leaving
         }
-        return found | ({self.node: self._interface} if self.speaks() and not self._leaving else {})
+        return found | ({self.node: self._interface} if self.may_announce() and not self._leaving else {})
 
-    def named(self) -> list[str]:
+    def addresses_named_here(self) -> list[str]:
         """Return the addresses whose Leases name this machine, whether this machine announces them or not."""
         return [address for address, lease in self._addresses.items() if lease.holder == self.node]
 
@@ -158,32 +158,32 @@ class Claims:
         lease = self._addresses.get(address)
         return lease.holder if lease is not None else ""
 
-    def next_end(self) -> float:
+    def seconds_until_next_end(self) -> float:
         """Return the seconds until the next Lease of a machine or the grace period ends; at most one duration."""
         now = self._clock()
         ends = [seen.since + seen.lease.seconds - now for seen in self._machines.values() if seen.lease.holder]
         ends.append(self._interrupted + SECONDS * _GRACE - now)
         return min([each for each in ends if each > 0], default=float(SECONDS))
 
-    async def renew(self) -> None:
+    async def renew_own_lease(self) -> None:
         async with self._writing:
             await self._renew_in_turn()
 
-    async def leave(self) -> None:
+    async def mark_as_leaving(self) -> None:
         """Renew the Lease and mark this machine as leaving: it takes no more addresses."""
         self._leaving = True
-        await self.renew()
+        await self.renew_own_lease()
 
     async def _renew_in_turn(self) -> None:
         began = self._clock()
         if self._own is None or (began >= self.until and not self._full):
-            self._begin_anew()  # this machine was silent: it must take each address again
+            self._choose_new_identity()  # this machine was silent: it must take each address again
         try:
             await self._write_own_lease(began)
         except ApiError as error:
             if error.code in (404, 409) and not self._unsure:  # fenced, or deleted
-                self.fall_silent()
-            if is_no_space(error):
+                self.stop_announcing()
+            if is_store_full(error):
                 await self._keep_by_reading()
             raise
         finally:
@@ -205,7 +205,7 @@ class Claims:
         if found and holder_of(found) == self.node and notes.get(LEASE_BEGUN, "").startswith(f"{self._life} "):
             self.until = max(self.until, began + SECONDS * _GRACE * FENCE)
         else:
-            self.fall_silent()
+            self.stop_announcing()
 
     async def _write_own_lease(self, began: float) -> None:
         """Write this machine's own Lease.
@@ -218,7 +218,7 @@ class Claims:
             self._own = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
             if self._unsure and (self._own is None or holder_of(self._own) != self.node):
                 found = self._own
-                self.fall_silent()
+                self.stop_announcing()
                 self._own = found
         unsure, self._unsure = self._unsure, True
         try:
@@ -229,31 +229,31 @@ class Claims:
                 value = self._annotate_lease(with_holder(self._own, self.node, SECONDS, self._now()), began)
                 self._own = await self._objects.replace(LEASES, SYSTEM, value)
         except ApiError as error:
-            if error.code in (404, 409) or is_no_space(error):
+            if error.code in (404, 409) or is_store_full(error):
                 self._unsure = unsure
             raise
         self._unsure = False
 
-    def fall_silent(self) -> None:
+    def stop_announcing(self) -> None:
         self.until = float("-inf")
         self._own, self._unsure, self._full = None, False, False
-        self._begin_anew()
+        self._choose_new_identity()
 
-    def _begin_anew(self) -> None:
+    def _choose_new_identity(self) -> None:
         self._epoch += 1
         self._interrupted = self._clock()
         self.mine.clear()
         self.given.clear()
 
-    async def take(self, address: str) -> bool:
+    async def take_address(self, address: str) -> bool:
         """Take an address that has no holder or a silent one; report success."""
         epoch, holder = self._epoch, self.holder(address)
-        if not self.speaks():
+        if not self.may_announce():
             return False
-        if holder not in ("", self.node) and not await self._fence(holder):
+        if holder not in ("", self.node) and not await self._check_that_machine_is_silent(holder):
             return False
         try:
-            found = await self._write(address, self.node)
+            found = await self._write_holder(address, self.node)
         except ApiError as error:
             if error.code not in (404, 409):
                 raise
@@ -265,27 +265,27 @@ class Claims:
         self.mine.add(address)
         return True
 
-    async def give(self, address: str, to: str) -> None:
+    async def give_address(self, address: str, to: str) -> None:
         """Write another machine, or "" for none, as the holder of an address that is no longer announced here."""
         self.mine.discard(address)
         try:
-            await self._write(address, to)
+            await self._write_holder(address, to)
         except ApiError as error:
             if error.code not in (403, 404, 409):  # another machine already has it
                 raise
 
-    async def resign(self) -> None:
+    async def release_own_lease(self) -> None:
         """Empty the holder of this machine's own Lease, so that other machines need not wait."""
         async with self._writing:
             own = self._own
-            self.fall_silent()
+            self.stop_announcing()
             own = own or await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
             if own is not None and holder_of(own) == self.node:
                 await self._objects.replace(LEASES, SYSTEM, without_holder(own, self._now()))
 
-    async def _write(self, address: str, holder: str) -> bool:
+    async def _write_holder(self, address: str, holder: str) -> bool:
         """Write the holder of an address if its Lease is as last seen; report success. Raise ApiError."""
-        name, lease = _name(address), self._addresses.get(address)
+        name, lease = _lease_name(address), self._addresses.get(address)
         if lease is None:
             value = new_lease(name, holder, SECONDS, self._now())
             value["metadata"]["annotations"] = {LEASE_ADDRESS: address}
@@ -296,15 +296,15 @@ class Claims:
                 return False  # a newer state, which the watch will tell
             made = await self._objects.replace(LEASES, SYSTEM, with_holder(found, holder, SECONDS, self._now()))
         written = _read_held(made, address)
-        if not self._is_old(written):  # the watch may already have shown this state or later ones
+        if not self._is_outdated(written):  # the watch may already have shown this state or later ones
             self._addresses[address] = written
         return True
 
-    def _is_old(self, lease: Held) -> bool:
+    def _is_outdated(self, lease: Held) -> bool:
         known = self._addresses.get(lease.address)
-        return known is not None and _number(lease.version) < _number(known.version)
+        return known is not None and _version_number(lease.version) < _version_number(known.version)
 
-    async def _fence(self, node: str) -> bool:
+    async def _check_that_machine_is_silent(self, node: str) -> bool:
         now = self._clock()
         nothing = Held(ObjectName(SYSTEM, f"{MACHINES}{node}"), node, float(SECONDS), "", "", "")
         seen = self._machines.setdefault(node, _Seen(nothing, now, now))
@@ -335,11 +335,11 @@ class Claims:
         return lease | {"metadata": meta | {"annotations": others | notes}}
 
 
-def _number(version: str) -> int:
+def _version_number(version: str) -> int:
     return whole_number(version, 0, 2**63) or 0
 
 
-def _name(address: str) -> str:
+def _lease_name(address: str) -> str:
     return ADDRESSES + re.sub("[.:]", "-", ipaddress.ip_address(address).exploded)
 
 

@@ -68,22 +68,24 @@ class AddressKeeper:
         self._pending: set[asyncio.TimerHandle] = set()
         self._told = ""
         self._leaving = False
-        announced.holders = self._view.holders
+        announced.holders = self._view.services_at
 
     async def run(self, follow: Follow, begun: Callable[[], None]) -> None:
         """Announce until cancelled. `follow` emits objects and changes. Raise ConfigError for the interface."""
         loop = asyncio.get_running_loop()
         self._view.listed.clear()
-        self._announcer = announcer = Announcer(self._interface, self._announced.record_other_claim, self._speaks)
+        self._announcer = announcer = Announcer(
+            self._interface, self._announced.record_other_claim, self._may_announce
+        )
         self._carrier = carrier = CarrierWatch(self._interface)
         begun()
         announcer.listen(loop)
-        loop.add_reader(carrier, self._look_at_carrier)
+        loop.add_reader(carrier, self._follow_carrier)
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._announced.tasks = tasks
-                tasks.create_task(follow(self._take), name="announcements: objects")
-                tasks.create_task(self._renew(), name="announcements: Lease")
+                tasks.create_task(follow(self._note_event), name="announcements: objects")
+                tasks.create_task(self._renew_until_cancelled(), name="announcements: Lease")
                 tasks.create_task(self._reconcile_on_news(), name="announcements: addresses")
         finally:
             for each in self._pending:
@@ -95,12 +97,12 @@ class AddressKeeper:
             carrier.close()
             self._announcer = self._carrier = None
             self._speaking.clear()
-            self._claims.fall_silent()
+            self._claims.stop_announcing()
 
     @property
     def trouble(self) -> str:
         """Why this machine announces no address; "" if it does, or has not begun."""
-        if self._announcer is None or self._serves is not None or self._speaks():
+        if self._announcer is None or self._serves is not None or self._may_announce():
             return ""
         if self._carrier is not None and not self._carrier.up:
             return f"not announcing: interface {self._interface} has no carrier"
@@ -111,43 +113,43 @@ class AddressKeeper:
     @property
     def note(self) -> str:
         """Why no address can move, although this machine announces the addresses it has; "" for nothing."""
-        return f"addresses stay where they are: {self._told}" if self._told and self._speaks() else ""
+        return f"addresses stay where they are: {self._told}" if self._told and self._may_announce() else ""
 
     async def hand_over(self) -> None:
         """Give all addresses to the next machines and announce nothing more."""
         if self._announcer is None or not self._named():
             return
         self._leaving = True
-        others = {name: where for name, where in self._claims.alive().items() if name != self._claims.node}
-        wanted, mine = self._view.wanted(others), tuple(self._claims.mine)
+        others = {name: where for name, where in self._claims.machines_alive().items() if name != self._claims.node}
+        wanted, mine = self._view.choose_holders(others), tuple(self._claims.mine)
         with contextlib.suppress(ApiError, UnreachableError, TimeoutError):
             async with asyncio.timeout(_FAREWELL):
-                await self._claims.leave()
-                await self._give({address: wanted.get(address, "") for address in mine})
+                await self._claims.mark_as_leaving()
+                await self._give_addresses({address: wanted.get(address, "") for address in mine})
                 await self._announcer.wait_until_released()
-                await self._claims.resign()
-        self._fall_silent_about(mine)
+                await self._claims.release_own_lease()
+        self._stop_announcing(mine)
         for address in mine:
             log.info("handed over an address", address=address, to=wanted.get(address, ""))
 
-    def _take(self, event: EventOf[AnnounceKind, Object]) -> None:
+    def _note_event(self, event: EventOf[AnnounceKind, Object]) -> None:
         match event:
             case Upserted(object=Held() as lease):
-                self._claims.note(lease)
+                self._claims.note_lease(lease)
             case Listed(kind=AnnounceKind.LEASE, objects=leases):
                 self._view.listed.add(AnnounceKind.LEASE)
-                self._claims.clear()
+                self._claims.forget_address_leases()
                 for each in leases:
                     if isinstance(each, Held):
-                        self._claims.note(each)
+                        self._claims.note_lease(each)
             case Deleted(kind=AnnounceKind.LEASE, name=name):
                 if name.namespace == SYSTEM:
-                    self._claims.forget(name.name)
+                    self._claims.forget_lease(name.name)
             case _:
-                self._view.take(event)
+                self._view.note_event(event)
         self._news.set()
 
-    async def _renew(self) -> None:
+    async def _renew_until_cancelled(self) -> None:
         """Renew the Lease until cancelled. Raise VipwireError if the keeper must start again with new sockets."""
         number = self._carrier.number if self._carrier is not None else 0
         while not self._leaving:
@@ -156,11 +158,11 @@ class AddressKeeper:
                 raise VipwireError(f"a new interface has the name {self._interface}")
             pause: float | None
             if not self._named():
-                self._claims.fall_silent()
+                self._claims.stop_announcing()
                 self._news.set()
                 pause = _AGAIN_SOON
             elif self._carrier is not None and not self._carrier.up:
-                pause = await self._withdraw()
+                pause = await self._resign()
             elif self._serves is not None and not self._serves():
                 pause = _AGAIN_SOON
             else:
@@ -170,30 +172,30 @@ class AddressKeeper:
                 async with asyncio.timeout(pause):
                     await self._link_news.wait()
 
-    def _speaks(self) -> bool:
-        return self._claims.speaks() and self._named()
+    def _may_announce(self) -> bool:
+        return self._claims.may_announce() and self._named()
 
     async def _renew_once(self) -> float:
-        spoke, error = self._claims.speaks(), ""
+        spoke, error = self._claims.may_announce(), ""
         try:
-            await self._claims.renew()
+            await self._claims.renew_own_lease()
         except (ApiError, UnreachableError) as failed:
             error = str(failed)
-        if error != self._told or self._claims.speaks() != spoke:
-            self._say(error, fell_silent=spoke and not self._claims.speaks())
+        if error != self._told or self._claims.may_announce() != spoke:
+            self._log_renewal(error, fell_silent=spoke and not self._claims.may_announce())
         self._told = error
         self._news.set()
         return _AGAIN_SOON if error else SECONDS / PARTS
 
-    async def _withdraw(self) -> float | None:
+    async def _resign(self) -> float | None:
         """Resign, so that other machines may take the addresses; return seconds until the next try, or None."""
         try:
-            await self._claims.resign()
+            await self._claims.release_own_lease()
         except (ApiError, UnreachableError):
             return _AGAIN_SOON
         return None
 
-    def _look_at_carrier(self) -> None:
+    def _follow_carrier(self) -> None:
         carrier = self._carrier
         if carrier is None or not carrier.refresh():
             return
@@ -204,11 +206,11 @@ class AddressKeeper:
                 "the interface has no carrier: other machines may take over the addresses",
                 interface=self._interface,
             )
-            self._claims.fall_silent()
-            self._fall_silent_about(tuple(self._speaking))
+            self._claims.stop_announcing()
+            self._stop_announcing(tuple(self._speaking))
         self._link_news.set()
 
-    def _say(self, error: str, *, fell_silent: bool) -> None:
+    def _log_renewal(self, error: str, *, fell_silent: bool) -> None:
         if error:
             log.warning("cannot renew the Lease for announcements", error=error)
         if fell_silent:
@@ -225,29 +227,33 @@ class AddressKeeper:
                 except (ApiError, UnreachableError):
                     left = True
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(min(self._claims.next_end(), _RETRY) if left else None):
+                async with asyncio.timeout(min(self._claims.seconds_until_next_end(), _RETRY) if left else None):
                     await self._news.wait()
             self._news.clear()
 
     async def _reconcile(self) -> bool:
         """Take and give addresses; report whether this machine still waits for some."""
         claims = self._claims
-        self._fall_silent_about(self._speaking - claims.mine)
-        if not self._speaks() or (self._carrier is not None and not self._carrier.up):
+        self._stop_announcing(self._speaking - claims.mine)
+        if not self._may_announce() or (self._carrier is not None and not self._carrier.up):
             return False
-        wanted = self._view.wanted(claims.alive())
-        going = [address for address in claims.mine.union(claims.named()) if wanted.get(address) != claims.node]
-        await self._give({address: wanted.get(address, "") for address in going})
+        wanted = self._view.choose_holders(claims.machines_alive())
+        going = [
+            address
+            for address in claims.mine.union(claims.addresses_named_here())
+            if wanted.get(address) != claims.node
+        ]
+        await self._give_addresses({address: wanted.get(address, "") for address in going})
         coming = [each for each, node in wanted.items() if node == claims.node and each not in self._speaking]
         taken = await asyncio.gather(*(self._claim_address(each) for each in coming))
         fresh = [each for each, ours in zip(coming, taken, strict=True) if ours]
-        await self._begin(fresh)
+        await self._start_announcing(fresh)
         return len(self._speaking) < len(wanted)
 
     async def _claim_address(self, address: str) -> bool:
-        return address in self._claims.mine or await self._claims.take(address)
+        return address in self._claims.mine or await self._claims.take_address(address)
 
-    async def _begin(self, addresses: Iterable[str]) -> None:
+    async def _start_announcing(self, addresses: Iterable[str]) -> None:
         """Probe for new addresses of this machine, and announce those that no other host answers for."""
         assert self._announcer is not None  # noqa: S101  # it runs
         addresses = [each for each in addresses if each in self._claims.mine]
@@ -255,39 +261,41 @@ class AddressKeeper:
             return
         given = self._claims.given.intersection(addresses)
         self._claims.given -= given
-        others = await self._probe([each for each in addresses if each not in given])
+        others = await self._probe_addresses([each for each in addresses if each not in given])
         fresh = [each for each in addresses if each not in others and each in self._claims.mine]
-        new = self._announcer.speak_for(fresh)
-        self._announcer.tell(new)
+        new = self._announcer.set_announced(fresh)
+        self._announcer.send_announcements(new)
         self._speaking.update(fresh)
-        self._announced.began(new)
+        self._announced.record_start(new)
         for address, hardware in others.items():
             self._announced.record_in_use(address, hardware)
         loop = asyncio.get_running_loop()
         self._pending = {each for each in self._pending if each.when() > loop.time()}
-        self._pending |= {loop.call_later(seconds, self._announcer.tell, new) for seconds in AGAIN}
+        self._pending |= {loop.call_later(seconds, self._announcer.send_announcements, new) for seconds in AGAIN}
 
-    async def _probe(self, addresses: Sequence[str]) -> dict[str, bytes]:
+    async def _probe_addresses(self, addresses: Sequence[str]) -> dict[str, bytes]:
         assert self._announcer is not None  # noqa: S101  # it runs
         return await self._announcer.probe(addresses, PROBES, PROBE_SECONDS) if addresses else {}
 
-    async def _give(self, going: Mapping[str, str]) -> None:
+    async def _give_addresses(self, going: Mapping[str, str]) -> None:
         """Give addresses to other machines, or "" to none. Raise ApiError, UnreachableError.
 
         Addresses that another host answers for are given to no machine, so that the next one probes for them.
         """
         handed = [address for address, to in going.items() if to and address in self._speaking]
-        self._fall_silent_about(address for address in going if address not in handed)
+        self._stop_announcing(address for address in going if address not in handed)
         if self._announcer is not None and handed:
-            self._announcer.hand_on(handed)
+            self._announcer.answer_until_handed_over(handed)
             self._speaking.difference_update(handed)
             self._announced.record_end(handed)
-            self._pending.add(asyncio.get_running_loop().call_later(LINGER, self._announcer.release, handed))
-        await asyncio.gather(*(self._claims.give(each, to if each in handed else "") for each, to in going.items()))
+            self._pending.add(asyncio.get_running_loop().call_later(LINGER, self._announcer.stop_answering, handed))
+        await asyncio.gather(
+            *(self._claims.give_address(each, to if each in handed else "") for each, to in going.items())
+        )
 
-    def _fall_silent_about(self, addresses: Iterable[str]) -> None:
+    def _stop_announcing(self, addresses: Iterable[str]) -> None:
         gone = [each for each in addresses if each in self._speaking]
         if gone and self._announcer is not None:
-            self._announcer.speak_for((), gone)
+            self._announcer.set_announced((), gone)
             self._speaking.difference_update(gone)
             self._announced.record_end(gone)

@@ -12,7 +12,7 @@ from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.watched_objects.event import Deleted, EventOf, Listed
-from vipwire_up.announcing.balanced import is_ours, status_addresses
+from vipwire_up.announcing.balanced import is_announced_class, status_addresses
 
 FROM: Final = "announce.vipwire.io/from"
 INTERFACE: Final = "announce.vipwire.io/interface"
@@ -102,29 +102,29 @@ class Followed(Generic[T]):
         self.machines: dict[str, Machine] = {}
         self.listed = set[AnnounceKind]()
 
-    def take(self, event: EventOf[AnnounceKind, Any]) -> None:
+    def note_event(self, event: EventOf[AnnounceKind, Any]) -> None:
         if isinstance(event, Listed):
             self.listed.add(event.kind)
-            self._known(event.kind).clear()
+            self._objects_of(event.kind).clear()
             for each in event.objects:
-                self._put(each)
+                self._put_object(each)
         elif isinstance(event, Deleted):
-            self._known(event.kind).pop(event.name.name if event.kind is AnnounceKind.NODE else event.name, None)
+            self._objects_of(event.kind).pop(event.name.name if event.kind is AnnounceKind.NODE else event.name, None)
         else:
-            self._put(event.object)
+            self._put_object(event.object)
 
-    def placed(self) -> dict[ObjectName, set[str]]:
+    def nodes_with_endpoints(self) -> dict[ObjectName, set[str]]:
         """Return the Nodes with ready endpoints of each Service."""
         found: dict[ObjectName, set[str]] = {}
         for each in self.slices.values():
             found.setdefault(each.service, set()).update(each.nodes)
         return found
 
-    def _put(self, value: Any) -> None:
+    def _put_object(self, value: Any) -> None:
         kinds = {Placed: AnnounceKind.SLICE, Machine: AnnounceKind.NODE}
-        self._known(kinds.get(type(value), AnnounceKind.SERVICE))[value.name] = value
+        self._objects_of(kinds.get(type(value), AnnounceKind.SERVICE))[value.name] = value
 
-    def _known(self, kind: AnnounceKind) -> dict[Any, Any]:
+    def _objects_of(self, kind: AnnounceKind) -> dict[Any, Any]:
         known: dict[Any, dict[Any, Any]] = {AnnounceKind.SLICE: self.slices, AnnounceKind.NODE: self.machines}
         return known.get(kind, self.services)
 
@@ -145,10 +145,10 @@ class Plain(Struct, gc=False):
     endpoints: list[dict[str, Any]] | None = field(default=None)
 
 
-def _service(value: Plain) -> Found[Balanced]:
+def read_balanced_service(value: Plain) -> Found[Balanced]:
     meta, spec = value.metadata or Meta(), value.spec or {}
     whole = {"spec": spec, "status": value.status or {}}
-    if not is_ours(whole) or not (addresses := status_addresses(whole)):
+    if not is_announced_class(whole) or not (addresses := status_addresses(whole)):
         return None, ()
     words = meta.annotations or {}
     wanted = tuple(
@@ -161,7 +161,7 @@ def _service(value: Plain) -> Found[Balanced]:
     return Balanced(name_of(meta), tuple(addresses), local, words.get(INTERFACE, ""), wanted), ()
 
 
-def _slice(value: Plain) -> Found[Placed]:
+def read_placement(value: Plain) -> Found[Placed]:
     meta = value.metadata or Meta()
     service = (meta.labels or {}).get("kubernetes.io/service-name", "")
     if not service:
@@ -171,7 +171,7 @@ def _slice(value: Plain) -> Found[Placed]:
     return Placed(name_of(meta), ObjectName(meta.namespace or "", service), nodes - {""}), ()
 
 
-def _node(value: Plain) -> Found[Machine]:
+def read_node(value: Plain) -> Found[Machine]:
     meta = value.metadata or Meta()
     conditions = (value.status or {}).get("conditions") or ()
     ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
@@ -179,7 +179,7 @@ def _node(value: Plain) -> Found[Machine]:
     return Machine(meta.name or "", ready, frozenset(labels.items()), EXCLUDED in labels), ()
 
 
-def _lease(value: Plain) -> Found[Held]:
+def read_lease(value: Plain) -> Found[Held]:
     meta, spec = value.metadata or Meta(), value.spec or {}
     if meta.namespace != SYSTEM or not (meta.name or "").startswith((MACHINES, ADDRESSES)):
         return None, ()
@@ -204,11 +204,11 @@ def name_of(meta: Meta) -> ObjectName:
     return ObjectName(meta.namespace or "", meta.name or "")
 
 
-SLICES: Final = Resource(AnnounceKind.SLICE, "/apis/discovery.k8s.io/v1", "endpointslices", Plain, _slice)
-NODES: Final = Resource(AnnounceKind.NODE, "/api/v1", "nodes", Plain, _node)
+SLICES: Final = Resource(AnnounceKind.SLICE, "/apis/discovery.k8s.io/v1", "endpointslices", Plain, read_placement)
+NODES: Final = Resource(AnnounceKind.NODE, "/api/v1", "nodes", Plain, read_node)
 RESOURCES: Final[tuple[Resource[AnnounceKind, Object], ...]] = (
-    Resource(AnnounceKind.SERVICE, "/api/v1", "services", Plain, _service),
+    Resource(AnnounceKind.SERVICE, "/api/v1", "services", Plain, read_balanced_service),
     SLICES,
     NODES,
-    Resource(AnnounceKind.LEASE, "/apis/coordination.k8s.io/v1", "leases", Plain, _lease),
+    Resource(AnnounceKind.LEASE, "/apis/coordination.k8s.io/v1", "leases", Plain, read_lease),
 )

@@ -64,7 +64,7 @@ class Admitted:
             self.take_back()
             raise
 
-    def joined(self, later: "Admitted") -> "Admitted":
+    def join(self, later: "Admitted") -> "Admitted":
         """Join the additions of two hooks; the later one is undone first."""
 
         def undo() -> None:
@@ -87,5 +87,5 @@ def admit_all(hooks: Iterable[Admission], attempt: AdmissionRequest) -> Admitted
     for hook in hooks:
         with admitted.taken_back_on_error():
             added = hook(attempt)
-        admitted = admitted.joined(added) if added is not None else admitted
+        admitted = admitted.join(added) if added is not None else admitted
     return admitted

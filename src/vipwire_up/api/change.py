@@ -10,7 +10,7 @@ import msgspec
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies.decode import Findings, decode
 from vipwire_up.api.objects.errors import Cause, bad_request, conflict
-from vipwire_up.api.objects.object import decoded, encode, encoder, wrong_uid
+from vipwire_up.api.objects.object import decode_record, encode, uid_conflict, value_encoder
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.store.record import Key, Record
@@ -41,7 +41,7 @@ class Remarks:
     causes: list[Cause] = field(default_factory=list)
 
 
-def decode_sent(
+def decode_body_object(
     resource: Resource,
     value: Object,
     options: Options,
@@ -84,15 +84,15 @@ def check_version(resource: Resource, name: str, value: Object, record: Record) 
     sent = meta.get("resourceVersion")
     if sent and sent not in ("0", str(record.revision)):
         raise conflict(resource.id, name)
-    found = decoded(record)["metadata"].get("uid", "")
+    found = decode_record(record)["metadata"].get("uid", "")
     if meta.get("uid") and meta["uid"] != found:
-        raise wrong_uid(resource, name, meta["uid"], found)
+        raise uid_conflict(resource, name, meta["uid"], found)
 
 
-def give_first_status(resource: Resource, new: Object) -> None:
+def set_initial_status(resource: Resource, new: Object) -> None:
     """Set a new object's status to the initial status of its kind, unless the kind takes the client's."""
     if resource.has_status and not resource.declares_status:
-        new["status"] = decode_sent(resource, {"metadata": {}}, Options(), Remarks()).get("status", {})
+        new["status"] = decode_body_object(resource, {"metadata": {}}, Options(), Remarks()).get("status", {})
 
 
 def unknown_warnings(resource: Resource, unknown: Sequence[str], options: Options) -> list[str]:
@@ -139,7 +139,7 @@ class Deletion:
 PLAIN_DELETION: Final = Deletion()
 
 
-def with_defaults(resource: Resource, old: Object) -> Object:
+def fill_missing_defaults(resource: Resource, old: Object) -> Object:
     """Fill in defaults that a stored object lacks because an older version stored it."""
     try:
         filled: Object = decode(old, resource.type, Findings(), old=old)
@@ -158,7 +158,7 @@ def select_addressed(wanted: Object, resource: Resource, subresource: str) -> Ob
     return {key: part for key, part in wanted.items() if not (drops and key == "status")}
 
 
-def split(new: Object, old: Object, subresource: str) -> Object:
+def restrict_to_subresource(new: Object, old: Object, subresource: str) -> Object:
     """Restrict a write of the status to the status, and one of the object to everything else."""
     if subresource == "status":
         meta = old["metadata"] | {"managedFields": new["metadata"].get("managedFields")}
@@ -185,10 +185,10 @@ def is_same(new: Object, old: Object) -> bool:
     return plain(new) == plain(old)
 
 
-def is_sound(resource: Resource, record: Record) -> bool:
+def is_valid_record(resource: Resource, record: Record) -> bool:
     """Report whether a stored object can be decoded. One that cannot has no finalizers to wait for."""
     try:
-        value = decoded(record)
+        value = decode_record(record)
         decode(value, resource.type, Findings())
         parts = (value["metadata"], value.get("spec") or {}, value.get("status") or {})
     except (ApiError, AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError):
@@ -196,10 +196,10 @@ def is_sound(resource: Resource, record: Record) -> bool:
     return all(isinstance(part, dict) for part in parts)
 
 
-def record_of_dry_run(key: Key, new: Object, record: Record | None) -> Record:
+def build_dry_run_record(key: Key, new: Object, record: Record | None) -> Record:
     """Build the record that a dry run answers: the new state with the resourceVersion of `record`."""
     if record is not None:
-        return Record(key, record.revision, encoder(new)(record.revision))
+        return Record(key, record.revision, value_encoder(new)(record.revision))
     new["metadata"].pop("resourceVersion", None)
     return Record(key, 0, encode(new))
 
@@ -214,7 +214,7 @@ def is_finished(value: Object) -> bool:
 def check_preconditions(resource: Resource, name: str, value: Object, wanted: Deletion) -> None:
     meta: dict[str, Any] = value["metadata"]
     if wanted.uid and wanted.uid != meta.get("uid"):
-        raise wrong_uid(resource, name, wanted.uid, meta.get("uid", ""))
+        raise uid_conflict(resource, name, wanted.uid, meta.get("uid", ""))
     if wanted.version and wanted.version != meta.get("resourceVersion"):
         found = meta.get("resourceVersion")
         why = f"Precondition failed: ResourceVersion in precondition: {wanted.version}, in object meta: {found}"

@@ -16,9 +16,9 @@ from vipwire_up.api.admission import Admitted
 from vipwire_up.api.objects.errors import (
     already_exists,
     conflict,
-    internal,
-    no_space,
+    internal_error,
     server_timeout,
+    store_full,
     unknown_outcome,
 )
 from vipwire_up.store.record import (
@@ -48,7 +48,7 @@ class Commits:
         self._store = store
         self._fence = (fence,) if fence else ()
 
-    async def submit(self, write: Write, admitted: Admitted) -> Record:
+    async def submit_write(self, write: Write, admitted: Admitted) -> Record:
         """Commit a write together with the hooks' additions. Cancelling the caller does not undo the write.
 
         Raise ConflictError if the write does not start from the newest state, ApiError for all other failures.
@@ -66,11 +66,11 @@ class Commits:
         except UnknownOutcomeError as error:
             raise unknown_outcome(str(error)) from error
         except StoreFullError as error:
-            raise no_space(str(error)) from error
+            raise store_full(str(error)) from error
         except StoreError as error:
-            raise internal(str(error)) from error
+            raise internal_error(str(error)) from error
 
-    async def made(self, key: Key | None, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def retry_on_conflict(self, key: Key | None, attempt: Callable[[], Awaitable[T]]) -> T:
         """Make a change of an object; repeat from the newest state if another API server's write came first."""
         for left in reversed(range(_ATTEMPTS if self._store.shared else 1)):
             if key is not None:
@@ -79,11 +79,11 @@ class Commits:
                 return await attempt()
             except ConflictError as error:
                 if not left or error.key.resource == FENCES:
-                    raise _refusal(error) from None
+                    raise _conflict_answer(error) from None
                 await self._catch_up(error)
         raise AssertionError  # pragma: no cover  # the last attempt returns or raises
 
-    def own(self, body: Any) -> Any:
+    def copy_body(self, body: Any) -> Any:
         """Copy a body for one attempt, which fills in the addresses and ports that it allocates."""
         return copy.deepcopy(body) if self._store.shared else body
 
@@ -95,6 +95,6 @@ class Commits:
                 await self._store.wait_for_revision(error.seen)
 
 
-def _refusal(error: ConflictError) -> Exception:
+def _conflict_answer(error: ConflictError) -> Exception:
     about, name = error.key.resource, error.key.name
     return already_exists(about, name) if error.expected == 0 else conflict(about, name)

@@ -41,7 +41,7 @@ _SCALARS: Final[dict[str, Any]] = {
 
 def is_readable(record: Record) -> bool:
     """Report whether a record holds an object of the kind and name that it is stored under."""
-    read = _reader(record.key.resource)
+    read = _decoder_of(record.key.resource)
     if read is None:
         return is_object(record)
     try:
@@ -52,23 +52,26 @@ def is_readable(record: Record) -> bool:
 
 
 @cache
-def _reader(resource: str) -> Callable[[bytes], Any] | None:
-    return msgspec.json.Decoder(_annotation(BY_ID[resource].type)).decode if resource in BY_ID else None
+def _decoder_of(resource: str) -> Callable[[bytes], Any] | None:
+    return msgspec.json.Decoder(_msgspec_annotation(BY_ID[resource].type)).decode if resource in BY_ID else None
 
 
 @cache
-def _annotation(kind: Type) -> Any:
+def _msgspec_annotation(kind: Type) -> Any:
     """Return the annotation of a type for msgspec; null may stand for every value."""
     if kind.shape is Shape.OBJECT:
-        parts = [(_attribute(name), _annotation(field.type) | None, None) for name, field in kind.fields.items()]
-        names = {_attribute(name): name for name in kind.fields}
+        parts = [
+            (_attribute_name(name), _msgspec_annotation(field.type) | None, None)
+            for name, field in kind.fields.items()
+        ]
+        names = {_attribute_name(name): name for name in kind.fields}
         return msgspec.defstruct(kind.name.rpartition(".")[2], parts, rename=names, gc=False)
     if kind.shape is Shape.LIST and kind.element is not None:
-        return list[_annotation(kind.element) | None]  # type: ignore[misc]
+        return list[_msgspec_annotation(kind.element) | None]  # type: ignore[misc]
     if kind.shape is Shape.MAP and kind.element is not None:
-        return dict[str, _annotation(kind.element) | None]  # type: ignore[misc]
+        return dict[str, _msgspec_annotation(kind.element) | None]  # type: ignore[misc]
     return _SCALARS.get(kind.name, object)
 
 
-def _attribute(name: str) -> str:
+def _attribute_name(name: str) -> str:
     return f"{name}_" if keyword.iskeyword(name) else name

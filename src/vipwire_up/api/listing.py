@@ -18,7 +18,7 @@ from typing import Any, Final
 import msgspec
 
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.objects.errors import bad_request, expired, server_timeout
+from vipwire_up.api.objects.errors import bad_request, expired_revision, server_timeout
 from vipwire_up.api.objects.object import encode
 from vipwire_up.api.objects.parameters import Parameters
 from vipwire_up.api.objects.resource import Resource
@@ -52,11 +52,11 @@ async def list_page(
 ) -> ListPage:
     """Return the page that a request asks for, with damaged records or without. Raise ApiError 400, 410 or 504."""
     limit, cursor = max(query.number("limit") or 0, 0), _read_cursor(query.text("continue"))
-    revision = cursor.rv if cursor else await _revision(store, resource, query, limit)
+    revision = cursor.rv if cursor else await _choose_revision(store, resource, query, limit)
     try:
         records: Sequence[Record] = store.scan(resource.id, at=revision)
     except CompactedError:
-        raise _expired_cursor(cursor, revision or 0, store.floor) from None
+        raise _expired_cursor_error(cursor, revision or 0, store.floor) from None
     except FutureRevisionError:
         raise bad_request(f"invalid continue token or resource version: {revision}") from None
     if cursor:
@@ -67,7 +67,7 @@ async def list_page(
     shown = store.revision if revision is None else revision
     if not selector.everything:
         records = [record async for part in select_matching(records, selector) for record in part]
-    return _page(list(records), shown, limit, exact=not (selector.labels or selector.fields))
+    return _build_page(list(records), shown, limit, exact=not (selector.labels or selector.fields))
 
 
 async def select_matching(records: Iterable[Record], selector: Selector) -> AsyncIterator[list[Record]]:
@@ -104,7 +104,7 @@ async def wait_for_newest(store: Store, resource: Resource, verb: str) -> None:
         raise server_timeout(resource.id, verb, str(error) or "the store does not answer") from error
 
 
-async def _revision(store: Store, resource: Resource, query: Parameters, limit: int) -> int | None:
+async def _choose_revision(store: Store, resource: Resource, query: Parameters, limit: int) -> int | None:
     match, text = query.text("resourceVersionMatch"), query.text("resourceVersion")
     if match and not text:
         raise bad_request("resourceVersionMatch is forbidden unless resourceVersion is provided")
@@ -121,7 +121,7 @@ async def _revision(store: Store, resource: Resource, query: Parameters, limit: 
     return revision if match == "Exact" or (limit and not match) else None
 
 
-def _page(records: list[Record], revision: int, limit: int, *, exact: bool) -> ListPage:
+def _build_page(records: list[Record], revision: int, limit: int, *, exact: bool) -> ListPage:
     meta: dict[str, Any] = {"resourceVersion": str(revision)}
     if limit and len(records) > limit:
         last = records[limit - 1].key
@@ -142,10 +142,10 @@ def _read_cursor(text: str) -> _Cursor | None:
         raise bad_request("continue key is not valid") from None
 
 
-def _expired_cursor(cursor: _Cursor | None, revision: int, floor: int) -> ApiError:
+def _expired_cursor_error(cursor: _Cursor | None, revision: int, floor: int) -> ApiError:
     if cursor is None:
-        return expired(f"The resourceVersion for the provided list is too old: {revision} ({floor})")
-    return expired(
+        return expired_revision(f"The resourceVersion for the provided list is too old: {revision} ({floor})")
+    return expired_revision(
         "The provided continue parameter is too old to display a consistent list result. You can start a new list "
         "without the continue parameter."
     )

@@ -7,7 +7,7 @@ from typing import Any
 from vipwire.model.times import format_time
 from vipwire_up.api.objects import names
 from vipwire_up.api.objects.errors import Cause, duplicate, forbidden, invalid, required
-from vipwire_up.api.objects.object import KEPT_META, new_uid, random_name
+from vipwire_up.api.objects.object import KEPT_META, append_random_suffix, new_uid
 from vipwire_up.api.objects.resource import Object, Resource
 
 _KNOWN_FINALIZERS = ("foregroundDeletion", "kubernetes", "orphan")
@@ -16,13 +16,13 @@ _LAST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 _FINALIZERS = {"Foreground": "foregroundDeletion", "Orphan": "orphan"}
 
 
-def name_new(resource: Resource, value: Object, namespace: str, now: str) -> None:
+def fill_new_metadata(resource: Resource, value: Object, namespace: str, now: str) -> None:
     """Set a new object's namespace, UID, creation time, and the name from generateName."""
     meta: dict[str, Any] = value["metadata"]
     for key in (*_SET_BY_DELETION, "resourceVersion", "selfLink", "generation"):
         meta.pop(key, None)
     if not meta.get("name") and meta.get("generateName"):
-        meta["name"] = random_name(meta["generateName"])
+        meta["name"] = append_random_suffix(meta["generateName"])
     meta["name"] = meta.get("name") or ""
     meta.pop("namespace", None)
     if resource.namespaced:
@@ -52,23 +52,23 @@ def mark_deleted(resource: Resource, value: Object, now: datetime, *, grace: int
     if propagation in _FINALIZERS and not meta.get("deletionTimestamp"):
         finalizers = meta.setdefault("finalizers", [])
         finalizers += [_FINALIZERS[propagation]] if _FINALIZERS[propagation] not in finalizers else []
-    seconds = _grace(resource, value, grace)
+    seconds = _grace_period(resource, value, grace)
     before = meta.get("deletionGracePeriodSeconds")
     waits = meta.get("finalizers") or (value.get("spec") or {}).get("finalizers") or seconds
     if not waits:
         return False
     if "deletionTimestamp" not in meta:
-        meta["deletionTimestamp"] = format_time(later(now, seconds))
+        meta["deletionTimestamp"] = format_time(add_seconds(now, seconds))
         meta["deletionGracePeriodSeconds"] = seconds
         if resource.plural == "namespaces":
             value["status"] = (value.get("status") or {}) | {"phase": "Terminating"}
     elif grace is not None and before and seconds < before:  # the grace period can be shortened, not extended
-        meta["deletionTimestamp"] = format_time(later(now, seconds))
+        meta["deletionTimestamp"] = format_time(add_seconds(now, seconds))
         meta["deletionGracePeriodSeconds"] = seconds
     return True
 
 
-def later(now: datetime, seconds: int) -> datetime:
+def add_seconds(now: datetime, seconds: int) -> datetime:
     """Return the time `seconds` from now, or the last one that can be written."""
     try:
         return now + timedelta(seconds=seconds)
@@ -76,7 +76,7 @@ def later(now: datetime, seconds: int) -> datetime:
         return _LAST
 
 
-def _grace(resource: Resource, value: Object, grace: int | None) -> int:
+def _grace_period(resource: Resource, value: Object, grace: int | None) -> int:
     if resource.plural != "pods":
         return 0
     ended = (value.get("status") or {}).get("phase") in ("Succeeded", "Failed")

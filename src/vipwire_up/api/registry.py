@@ -28,44 +28,44 @@ from vipwire_up.api.change import (
     Deletion,
     Options,
     Remarks,
+    build_dry_run_record,
     check_preconditions,
     check_version,
-    decode_sent,
-    give_first_status,
+    decode_body_object,
+    fill_missing_defaults,
     is_finished,
     is_same,
-    is_sound,
-    record_of_dry_run,
+    is_valid_record,
     refuse_unknown,
+    restrict_to_subresource,
     select_addressed,
-    split,
-    with_defaults,
+    set_initial_status,
 )
 from vipwire_up.api.committing import Commits
 from vipwire_up.api.kinds.small_kinds import IMMORTAL, NAMESPACES
-from vipwire_up.api.metadata import check_metadata, keep_metadata, mark_deleted, name_new
+from vipwire_up.api.metadata import check_metadata, fill_new_metadata, keep_metadata, mark_deleted
 from vipwire_up.api.objects.errors import (
     Cause,
     already_exists,
     bad_request,
-    damaged,
+    damaged_object,
+    forbidden_object,
     invalid,
-    namespace_going,
+    namespace_terminating,
     not_found,
     not_valid,
-    refused,
 )
 from vipwire_up.api.objects.object import (
     NO_SUCH_UID,
     check_creatable,
     check_identity,
     check_name,
-    content,
-    decoded,
-    encoder,
+    decode_damaged_record,
+    decode_record,
+    decode_with_name,
     key_of,
-    readable,
-    shown,
+    object_content,
+    value_encoder,
 )
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.patches import apply as ssa
@@ -92,7 +92,7 @@ class Registry:
         self._hooks = tuple(hooks)
         self._commits = Commits(store)
 
-    def fenced(self, fence: Check) -> "FencedRegistry":
+    def with_fence(self, fence: Check) -> "FencedRegistry":
         """Return the registry of an elected writer. The store refuses its writes once another one is elected."""
         return FencedRegistry(self.store, self.clock, self._hooks, fence)
 
@@ -104,31 +104,31 @@ class Registry:
 
     def find(self, resource: Resource, namespace: str, name: str) -> Object | None:
         record = self.store.read(key_of(resource, namespace, name))
-        return decoded(record) if record is not None else None
+        return decode_record(record) if record is not None else None
 
     async def create(self, resource: Resource, namespace: str, body: Any, options: Options) -> Result:
         async def attempt() -> Result:
-            value = check_identity(resource, self._commits.own(body), namespace)
+            value = check_identity(resource, self._commits.copy_body(body), namespace)
             if value["metadata"].get("resourceVersion"):
                 raise bad_request("resourceVersion should not be set on objects to be created")
             return await self._store_new(resource, namespace, value, options)
 
-        return await self._commits.made(None, attempt)
+        return await self._commits.retry_on_conflict(None, attempt)
 
     async def _store_new(
         self, resource: Resource, namespace: str, value: Object, options: Options, owned: ssa.Ownership | None = None
     ) -> Result:
         """Store a new object. An apply passes the fields it `owned`; else the manager owns all fields in the body."""
         remarks = Remarks()
-        new = decode_sent(resource, value, options, remarks)
-        name_new(resource, new, namespace, self._format_now())
+        new = decode_body_object(resource, value, options, remarks)
+        fill_new_metadata(resource, new, namespace, self._format_now())
         name = new["metadata"]["name"]
         self._check_namespace(resource, namespace, name)
-        give_first_status(resource, new)
+        set_initial_status(resource, new)
         owner = ssa.FieldManager(options.manager, version=resource.api_version) if owned is None else None
         if owned is not None:
             new["metadata"]["managedFields"] = ssa.write_ownership(owned)
-        return await self._store(
+        return await self._admit_and_store(
             AdmissionRequest(Operation.CREATE, resource, namespace, name, new, None), options, remarks, owner
         )
 
@@ -167,20 +167,20 @@ class Registry:
             record = self._require_sound(resource, namespace, name)
             if record is None:
                 raise not_found(resource.id, name)
-            old = decoded(record)
-            value = check_identity(resource, self._commits.own(edit(copy.deepcopy(old))), namespace)
+            old = decode_record(record)
+            value = check_identity(resource, self._commits.copy_body(edit(copy.deepcopy(old))), namespace)
             check_name(value, name)
             check_version(resource, name, value, record)
             remarks = Remarks()
-            new = decode_sent(resource, value, options, remarks, old, subresource=subresource)
+            new = decode_body_object(resource, value, options, remarks, old, subresource=subresource)
             keep_metadata(new, old)
             if resource.has_status or subresource:
-                new = split(new, old, subresource)
+                new = restrict_to_subresource(new, old, subresource)
             update = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
             writer = ssa.FieldManager(options.manager, subresource=subresource, version=resource.api_version)
-            return await self._store(update, options, remarks, writer, record)
+            return await self._admit_and_store(update, options, remarks, writer, record)
 
-        return await self._commits.made(key_of(resource, namespace, name), attempt)
+        return await self._commits.retry_on_conflict(key_of(resource, namespace, name), attempt)
 
     async def apply(
         self, resource: Resource, namespace: str, name: str, body: Any, options: Options, *, subresource: str = ""
@@ -188,7 +188,7 @@ class Registry:
         """Apply a manager's configuration; create the object if missing. Raise ApiError 409 for conflicts."""
 
         async def attempt() -> Result:
-            wanted = check_identity(resource, self._commits.own(body), namespace)
+            wanted = check_identity(resource, self._commits.copy_body(body), namespace)
             if "managedFields" in wanted["metadata"] and wanted["metadata"]["managedFields"]:
                 raise bad_request("metadata.managedFields must be nil")
             if wanted["metadata"].setdefault("name", name) != name:
@@ -197,12 +197,12 @@ class Registry:
             refuse_unknown(resource, namespace, name, wanted, options)
             writer = ssa.FieldManager(options.manager, "Apply", subresource, resource.api_version)
             record = self._require_sound(resource, namespace, name)
-            old = decoded(record) if record else {}
+            old = decode_record(record) if record else {}
             ownership = ssa.read_ownership(old.get("metadata", {}).get("managedFields"))
             if record is not None and not ownership:
-                ownership = ssa.owned_before(old, resource, self._format_now())
+                ownership = ssa.ownership_before_apply(old, resource, self._format_now())
             force = options.force or ssa.undisputed_fields(old, resource, writer)
-            merged, owned = ssa.apply(
+            merged, owned = ssa.apply_configuration(
                 old, wanted, resource.type, writer, ownership, force=force, now=self._format_now()
             )
             merged = ssa.update_last_applied(merged, wanted, writer)
@@ -211,14 +211,14 @@ class Registry:
                 return await self._store_new(resource, namespace, merged, options, owned)
             check_version(resource, name, wanted, record)
             remarks = Remarks()
-            new = decode_sent(resource, merged, options, remarks, old, subresource=subresource)
+            new = decode_body_object(resource, merged, options, remarks, old, subresource=subresource)
             keep_metadata(new, old)
-            new = split(new, old, subresource) if resource.has_status or subresource else new
+            new = restrict_to_subresource(new, old, subresource) if resource.has_status or subresource else new
             new["metadata"]["managedFields"] = ssa.write_ownership(owned)
             update = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old, subresource=subresource)
-            return await self._store(update, options, remarks, None, record)
+            return await self._admit_and_store(update, options, remarks, None, record)
 
-        return await self._commits.made(key_of(resource, namespace, name), attempt)
+        return await self._commits.retry_on_conflict(key_of(resource, namespace, name), attempt)
 
     async def delete(
         self,
@@ -237,22 +237,22 @@ class Registry:
             if record is None:
                 raise not_found(resource.id, name)
             if resource is NAMESPACES and name in IMMORTAL:
-                raise refused(resource.id, name, "this namespace may not be deleted")
-            old = shown(record)
+                raise forbidden_object(resource.id, name, "this namespace may not be deleted")
+            old = decode_with_name(record)
             check_preconditions(resource, name, old, deletion)
-            if not is_sound(resource, record):
-                return await self._drop(resource, record, old, given)
+            if not is_valid_record(resource, record):
+                return await self._remove_damaged(resource, record, old, given)
             new = copy.deepcopy(old)
             if not mark_deleted(resource, new, self.clock(), grace=deletion.grace, propagation=deletion.propagation):
-                return await self._remove(resource, record, old, given)
+                return await self._remove_object(resource, record, old, given)
             if new == old:
                 return Result(record)
             update = AdmissionRequest(Operation.UPDATE, resource, namespace, name, new, old)
-            return await self._store(update, given, Remarks(), None, record)
+            return await self._admit_and_store(update, given, Remarks(), None, record)
 
-        return await self._commits.made(key, attempt)
+        return await self._commits.retry_on_conflict(key, attempt)
 
-    async def _store(
+    async def _admit_and_store(
         self,
         attempt: AdmissionRequest,
         options: Options,
@@ -261,10 +261,10 @@ class Registry:
         record: Record | None = None,
     ) -> Result:
         """Run admission and validation on a change, and store it. `writer`, if given, owns the changed fields."""
-        result = await self._put(attempt, options, remarks, writer, record)
+        result = await self._validate_and_store(attempt, options, remarks, writer, record)
         return dataclasses.replace(result, warnings=tuple(remarks.warnings))
 
-    async def _put(
+    async def _validate_and_store(
         self,
         attempt: AdmissionRequest,
         options: Options,
@@ -281,40 +281,44 @@ class Registry:
         key = key_of(resource, attempt.namespace, attempt.name)
         taken = old is None and self.store.head(key) is not None
         if remarks.causes or taken:
-            self._check(resource, new, old, remarks.causes)
+            self._validate_object(resource, new, old, remarks.causes)
         if taken:  # before allocation
             raise already_exists(resource.id, attempt.name)
         admitted = admit_all(
             self._hooks, dataclasses.replace(attempt, dry_run=options.dry_run, caller=options.caller)
         )
         with admitted.taken_back_on_error():
-            self._check(resource, new, old)
+            self._validate_object(resource, new, old)
             if not attempt.subresource:
                 remarks.warnings.extend(resource.warn(new, old))
-            if resource.counts_generations and old is not None and content(new) != content(old):
+            if resource.counts_generations and old is not None and object_content(new) != object_content(old):
                 new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
         if record is not None and old is not None and is_same(new, old) and not admitted.also:
             admitted.take_back()
             return Result(record)
         if old is not None and is_finished(new):
-            return await self._remove(resource, record, new, options, admitted)
+            return await self._remove_object(resource, record, new, options, admitted)
         if options.dry_run:
             admitted.take_back()
-            return Result(record_of_dry_run(key, new, record), created=old is None)
-        write = Write(key, encoder(new), record.revision if record else 0, lifetime=resource.lifetime)
-        stored = await self._commits.submit(write, admitted)
+            return Result(build_dry_run_record(key, new, record), created=old is None)
+        write = Write(key, value_encoder(new), record.revision if record else 0, lifetime=resource.lifetime)
+        stored = await self._commits.submit_write(write, admitted)
         return Result(stored, created=old is None)
 
-    def _check(self, resource: Resource, new: Object, old: Object | None, found: Sequence[Cause] = ()) -> None:
+    def _validate_object(
+        self, resource: Resource, new: Object, old: Object | None, found: Sequence[Cause] = ()
+    ) -> None:
         """Raise ApiError 422 for errors, including those `found` in the body; errors of the old state may stay."""
         causes = [*check_metadata(resource, new, old), *resource.check(new, old)]
         if causes and old is not None:
-            causes = _added_causes(resource, new, old) and _added_causes(resource, new, with_defaults(resource, old))
+            causes = _find_added_errors(resource, new, old) and _find_added_errors(
+                resource, new, fill_missing_defaults(resource, old)
+            )
         causes = [*found, *causes]
         if causes:
             raise not_valid(resource.kind, resource.group, new["metadata"]["name"], causes)
 
-    async def _remove(
+    async def _remove_object(
         self,
         resource: Resource,
         record: Record | None,
@@ -328,20 +332,22 @@ class Registry:
             Operation.DELETE, resource, key.namespace, key.name, None, value, options.dry_run, caller=options.caller
         )
         with admitted.taken_back_on_error():
-            admitted = admitted.joined(admit_all(self._hooks, leaving))
+            admitted = admitted.join(admit_all(self._hooks, leaving))
         if options.dry_run:
             admitted.take_back()
             return Result(record, deleted=True)
-        stored = await self._commits.submit(Write(key, encoder(value), record.revision, deletes=True), admitted)
+        stored = await self._commits.submit_write(
+            Write(key, value_encoder(value), record.revision, deletes=True), admitted
+        )
         return Result(stored, deleted=True)
 
-    async def _drop(self, resource: Resource, record: Record, value: Object, options: Options) -> Result:
+    async def _remove_damaged(self, resource: Resource, record: Record, value: Object, options: Options) -> Result:
         """Remove a damaged record without admission hooks, which could not decode it."""
         if options.dry_run:
-            return Result(record_of_dry_run(record.key, value, record), deleted=True)
+            return Result(build_dry_run_record(record.key, value, record), deleted=True)
         value = {"apiVersion": resource.api_version, "kind": resource.kind} | value
-        stored = await self._commits.submit(
-            Write(record.key, encoder(value), record.revision, deletes=True), NOTHING_ADDED
+        stored = await self._commits.submit_write(
+            Write(record.key, value_encoder(value), record.revision, deletes=True), NOTHING_ADDED
         )
         return Result(stored, deleted=True)
 
@@ -349,7 +355,7 @@ class Registry:
         """Return an object's newest state, None if missing; raise ApiError 500 if it is damaged."""
         record = self.store.head(key_of(resource, namespace, name))
         if record is not None and self.store.is_damaged(record):
-            raise damaged(resource.id, name)
+            raise damaged_object(resource.id, name)
         return record
 
     def _check_namespace(self, resource: Resource, namespace: str, name: str) -> None:
@@ -358,8 +364,8 @@ class Registry:
         record = self.store.head(Key(NAMESPACES.id, "", namespace))
         if record is None:
             raise not_found(NAMESPACES.id, namespace)
-        if readable(record)["metadata"].get("deletionTimestamp"):
-            raise namespace_going(resource.id, name, namespace)
+        if decode_damaged_record(record)["metadata"].get("deletionTimestamp"):
+            raise namespace_terminating(resource.id, name, namespace)
 
     def _format_now(self) -> str:
         return format_time(self.clock())
@@ -374,6 +380,6 @@ class FencedRegistry(Registry):
         self._commits = Commits(store, fence)
 
 
-def _added_causes(resource: Resource, new: Object, old: Object) -> list[Cause]:
+def _find_added_errors(resource: Resource, new: Object, old: Object) -> list[Cause]:
     known = {*check_metadata(resource, old, old), *resource.check(old, old)}
     return [cause for cause in (*check_metadata(resource, new, old), *resource.check(new, old)) if cause not in known]

@@ -12,8 +12,8 @@ from vipwire_up.api.bodies.decode import Findings, decode
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.small_kinds import SECRETS
 from vipwire_up.api.named_secrets import NamedSecrets
-from vipwire_up.api.objects.errors import bad_request, refused
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.errors import bad_request, forbidden_object
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.objects.schema import Type, read_types
 from vipwire_up.api.serving import authorization
@@ -50,7 +50,7 @@ _TYPES: Final = read_types(_TABLE, "io.k8s.api.authorization.v1", META)
 
 @dataclass(frozen=True, slots=True)
 class Review:
-    """A kind of review; `answer` makes its status."""
+    """A kind of review; `answer` builds its status."""
 
     group: str
     kind: str
@@ -61,55 +61,55 @@ class Review:
         return {self.kind: _TYPES[self.kind]}
 
 
-def _access(user: User, value: Object, named: NamedSecrets) -> Object:
-    page, wanted = at(value, "spec", "nonResourceAttributes"), at(value, "spec", "resourceAttributes")
+def _answer_access_review(user: User, value: Object, named: NamedSecrets) -> Object:
+    page, wanted = value_at(value, "spec", "nonResourceAttributes"), value_at(value, "spec", "resourceAttributes")
     if (page is None) == (wanted is None):
         raise bad_request("spec: exactly one of nonResourceAttributes or resourceAttributes must be specified")
     if page is not None:
-        allowed = authorization.may_ask(user, page.get("path", "")) and page.get("verb", "") in ("get", "head")
+        allowed = authorization.may_read_page(user, page.get("path", "")) and page.get("verb", "") in ("get", "head")
     else:
         what = "/".join(filter(None, (wanted.get("resource", ""), wanted.get("subresource", ""))))
-        allowed = authorization.may(user, wanted.get("verb", ""), what)
-        if allowed and authorization.reads_only_named(user, what) and (name := wanted.get("name")):
+        allowed = authorization.may_use(user, wanted.get("verb", ""), what)
+        if allowed and authorization.may_read_only_named(user, what) and (name := wanted.get("name")):
             allowed = Key(SECRETS.id, wanted.get("namespace", ""), name) in named
     return {"allowed": allowed}
 
 
-def _rules(user: User, _value: Object, _named: NamedSecrets) -> Object:
+def _answer_rules_review(user: User, _value: Object, _named: NamedSecrets) -> Object:
     resources = [
         {"verbs": verbs, "apiGroups": [group], "resources": [what]}
-        for verbs, group, what in authorization.rules(user)
+        for verbs, group, what in authorization.list_rules(user)
     ]
-    pages = [{"verbs": ["get"], "nonResourceURLs": list(authorization.pages(user))}]
+    pages = [{"verbs": ["get"], "nonResourceURLs": list(authorization.list_allowed_pages(user))}]
     return {"resourceRules": resources, "nonResourceRules": pages, "incomplete": False}
 
 
-def _identity(user: User, _value: Object, _named: NamedSecrets) -> Object:
+def _answer_self_review(user: User, _value: Object, _named: NamedSecrets) -> Object:
     return {"userInfo": {"username": user.name, "groups": list(user.groups)}}
 
 
 REVIEWS: Final = {
     f"/apis/{review.group}/v1/{review.kind.lower()}s": review
     for review in (
-        Review(_AUTHORIZATION, "SelfSubjectAccessReview", _access),
-        Review(_AUTHORIZATION, "SelfSubjectRulesReview", _rules),
-        Review(_AUTHENTICATION, "SelfSubjectReview", _identity),
+        Review(_AUTHORIZATION, "SelfSubjectAccessReview", _answer_access_review),
+        Review(_AUTHORIZATION, "SelfSubjectRulesReview", _answer_rules_review),
+        Review(_AUTHENTICATION, "SelfSubjectReview", _answer_self_review),
     )
 }
 """The reviews by the path that they are posted to."""
 
 
-def check_asker(review: Review, user: User) -> None:
+def check_reviewer(review: Review, user: User) -> None:
     """Raise ApiError 403 for an anonymous user, before the body is parsed."""
     if user == authorization.ANONYMOUS:
         plural = f"{review.kind.lower()}s"
         why = (
             f'User "{user.name}" cannot create resource "{plural}" in API group "{review.group}" at the cluster scope'
         )
-        raise refused(f"{plural}.{review.group}", "", why)
+        raise forbidden_object(f"{plural}.{review.group}", "", why)
 
 
-def answer(review: Review, user: User, body: Any, named: NamedSecrets) -> Object:
+def answer_review(review: Review, user: User, body: Any, named: NamedSecrets) -> Object:
     said = {"apiVersion": f"{review.group}/v1", "kind": review.kind}
     if not isinstance(body, dict) or any(body.get(name, text) != text for name, text in said.items()):
         raise bad_request(f"the body of the request is not of kind {review.kind} of {review.group}/v1")

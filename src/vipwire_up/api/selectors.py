@@ -12,7 +12,7 @@ from typing import Final, Protocol
 import msgspec
 
 from vipwire_up.api.objects.errors import bad_request
-from vipwire_up.api.objects.names import check_qualified_name, label_value
+from vipwire_up.api.objects.names import check_label_value, check_qualified_name
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.store.record import Key, Record
 
@@ -138,7 +138,7 @@ class Selector:
         """Whether a match depends on more than an object's name."""
         return bool(self.labels or self.fields)
 
-    def shows(self, key: Key) -> bool:
+    def may_show(self, key: Key) -> bool:
         return self.allowed is None or key in self.allowed
 
     def matches(self, record: Record) -> bool:
@@ -147,14 +147,14 @@ class Selector:
             self.name and record.key.name != self.name
         ):
             return False
-        if not self.shows(record.key):
+        if not self.may_show(record.key):
             return False
         try:
-            return self._holds(record.value)
+            return self._matches_conditions(record.value)
         except (AttributeError, LookupError, TypeError, ValueError, msgspec.MsgspecError):
             return False  # a damaged record matches no condition
 
-    def _holds(self, value: bytes) -> bool:
+    def _matches_conditions(self, value: bytes) -> bool:
         if self.labels:
             labels = _LABELS.decode(value).metadata.labels or {}
             if not self.labels.match(labels):
@@ -170,13 +170,13 @@ def parse_labels(text: str) -> LabelConditions | None:
     while position < len(text):
         if match := _SET.match(text, position):
             values = frozenset(part.strip() for part in match[3].split(","))
-            found.append(_requirement(match[1], values, inverted=match[2] == "notin"))
+            found.append(_build_requirement(match[1], values, inverted=match[2] == "notin"))
         elif match := _EQUAL.match(text, position):
-            found.append(_requirement(match[1], frozenset({match[3]}), inverted=match[2] == "!="))
+            found.append(_build_requirement(match[1], frozenset({match[3]}), inverted=match[2] == "!="))
         elif match := _COMPARED.match(text, position):
-            found.append(_comparison(match[1], match[2], match[3]))
+            found.append(_build_comparison(match[1], match[2], match[3]))
         elif match := _EXISTS.match(text, position):
-            found.append(_requirement(match[2], frozenset({None}), inverted=not match[1]))
+            found.append(_build_requirement(match[2], frozenset({None}), inverted=not match[1]))
         else:
             raise _unreadable_error(text)
         position = match.end()
@@ -187,15 +187,15 @@ def parse_labels(text: str) -> LabelConditions | None:
     return LabelConditions(found) if found else None
 
 
-def _requirement(key: str, values: Iterable[str | None], *, inverted: bool) -> Requirement:
+def _build_requirement(key: str, values: Iterable[str | None], *, inverted: bool) -> Requirement:
     if problem := check_qualified_name(key) or "; ".join(
-        filter(None, (label_value(value or "") for value in values))
+        filter(None, (check_label_value(value or "") for value in values))
     ):
         raise bad_request(f'unable to parse requirement: "{key}": {problem}')
     return Requirement(key, frozenset(values), inverted)
 
 
-def _comparison(key: str, sign: str, text: str) -> Comparison:
+def _build_comparison(key: str, sign: str, text: str) -> Comparison:
     if problem := check_qualified_name(key) or (
         "" if _INTEGER.fullmatch(text) else "for 'Gt', 'Lt' operators, the value must be an integer"
     ):
@@ -207,7 +207,9 @@ def _unreadable_error(text: str) -> Exception:
     return bad_request(f"unable to parse selector {text!r}: a part of it is not a requirement")
 
 
-def select(resource: Resource, namespace: str, labels: str, fields: str, allowed: KeySet | None = None) -> Selector:
+def parse_selector(
+    resource: Resource, namespace: str, labels: str, fields: str, allowed: KeySet | None = None
+) -> Selector:
     """Parse the selector of a request; raise ApiError 400 if it is invalid or unsupported."""
     conditions: dict[str, FieldCondition] = {}
     name = ""
@@ -219,12 +221,12 @@ def select(resource: Resource, namespace: str, labels: str, fields: str, allowed
         if key == "metadata.name" and not inverted and not name:
             name = wanted
             continue
-        condition = conditions.setdefault(key, FieldCondition(_reader(resource, key)))
+        condition = conditions.setdefault(key, FieldCondition(_field_reader(resource, key)))
         (condition.refused if inverted else condition.values).add(wanted)
     return Selector(namespace, name, parse_labels(labels), tuple(conditions.values()), allowed)
 
 
-def _reader(resource: Resource, key: str) -> Callable[[Object], str]:
+def _field_reader(resource: Resource, key: str) -> Callable[[Object], str]:
     if key in ("metadata.name", "metadata.namespace"):
         part = key.partition(".")[2]
         return lambda value: str(value["metadata"].get(part) or "")

@@ -30,26 +30,26 @@ from vipwire_up.api.answers.form import (
     RepresentationKind,
     choose_form,
     choose_status_form,
-    show,
-    show_list,
+    encode_list,
+    encode_record,
 )
 from vipwire_up.api.answers.pages import CUSTOM_KINDS, read_health, read_page
 from vipwire_up.api.listing import list_page, wait_for_newest, wait_for_revision
 from vipwire_up.api.named_secrets import NamedSecrets
-from vipwire_up.api.objects.errors import bad_request, damaged, internal, no_such_page, too_slow
+from vipwire_up.api.objects.errors import bad_request, damaged_object, internal_error, page_not_found, request_timeout
 from vipwire_up.api.objects.object import encode, key_of
 from vipwire_up.api.objects.parameters import Parameters
 from vipwire_up.api.registry import Registry
-from vipwire_up.api.reviews import REVIEWS, Review, answer, check_asker
-from vipwire_up.api.selectors import select
+from vipwire_up.api.reviews import REVIEWS, Review, answer_review, check_reviewer
+from vipwire_up.api.selectors import parse_selector
 from vipwire_up.api.serving import authorization
-from vipwire_up.api.serving.accept import BACKLOG, bind_all, choose_opening
-from vipwire_up.api.serving.answer import WATCHED, content_fields, status
+from vipwire_up.api.serving.accept import BACKLOG, bind_all, plain_or_tls_opening
+from vipwire_up.api.serving.answer import WATCHED, content_fields, status_reply
 from vipwire_up.api.serving.limits import Bounds, InFlight, Sort, read_body
 from vipwire_up.api.serving.metrics import ApiMetrics
 from vipwire_up.api.serving.route import READING, Route, find_route
-from vipwire_up.api.watching import BOOKMARK_SECONDS, follow, read_watch
-from vipwire_up.api.writing import Request, perform, read_object
+from vipwire_up.api.watching import BOOKMARK_SECONDS, read_watch, stream_watch
+from vipwire_up.api.writing import Request, execute_write, read_object
 from vipwire_up.store.record import Record
 
 _LOG: Final = logging.getLogger("vipwire.api")
@@ -103,15 +103,15 @@ class ApiServer:
 
     @staticmethod
     def listen_too(serving: Serving, opened: socket.socket, tls: ssl.SSLContext | None) -> None:
-        serving.listen(opened, choose_opening(tls), BACKLOG)
+        serving.listen(opened, plain_or_tls_opening(tls), BACKLOG)
 
     def end_withdrawn(self) -> None:
         """End the watches of users whose credentials are revoked or now name another user."""
         for request, user in tuple(self._watching.items()):
-            if self._user_now(request) != user:
+            if self._find_user(request) != user:
                 request.connection.abort()
 
-    def _user_now(self, request: Exchange) -> authorization.User | None:
+    def _find_user(self, request: Exchange) -> authorization.User | None:
         try:
             return self._identify(request)
         except ApiError:
@@ -128,55 +128,55 @@ class ApiServer:
             user = self._identify(request)
             if user != authorization.ANONYMOUS:
                 request.connection.recognize()
-            return await self._answer_to(request, user)
+            return await self._answer_request(request, user)
         except ApiError as error:
-            return _refuse(request, error)
+            return _refuse_request(request, error)
         except ClientGoneError:
             raise
         except Exception:  # noqa: BLE001  # an error in one request must not end its connection
             if self._failures.due(request.path):
                 _LOG.exception("request failed: %s %s", request.method, request.path)
-            return _refuse(request, internal("internal error: see the server's log"))
+            return _refuse_request(request, internal_error("internal error: see the server's log"))
 
-    async def _answer_to(self, request: Exchange, user: authorization.User) -> Reply | None:
+    async def _answer_request(self, request: Exchange, user: authorization.User) -> Reply | None:
         if "impersonate-user" in request.headers:
-            raise authorization.impersonation_refusal(user, request.headers["impersonate-user"])
+            raise authorization.forbidden_impersonation(user, request.headers["impersonate-user"])
         if request.method == "POST" and (review := REVIEWS.get(request.path)) is not None:
-            return await self._review(request, review, user)
+            return await self._answer_review(request, review, user)
         if self.extra is not None and request.path.startswith(_EXTRA):
-            return await self._extra(request, user, self.extra)
+            return await self._answer_extra(request, user, self.extra)
         if _is_page(request.path):
-            return self._page(request, user)
+            return self._answer_page(request, user)
         query = Parameters(request.parameters)
         route = find_route(request.method, request.path, query)
-        with self._counted.measure(route, dry_run="dryRun" in query) as outcome:
-            outcome.code = await self._about_object(request, route, query, user)
+        with self._counted.measure_request(route, dry_run="dryRun" in query) as outcome:
+            outcome.code = await self._answer_object_request(request, route, query, user)
         return None
 
-    async def _extra(self, request: Exchange, user: authorization.User, extra: Extra) -> Reply:
+    async def _answer_extra(self, request: Exchange, user: authorization.User, extra: Extra) -> Reply:
         extra.check(user, request.method, request.path)
         if request.method == "GET":  # every user may read the CA: read no body, count no write
-            with self.in_flight.request(Sort.READ, user, ""):
-                return _json(encode(await extra.answer(user, request.path, b"")))
-        with self.in_flight.request(Sort.WRITE, user, ""):
+            with self.in_flight.count_request(Sort.READ, user, ""):
+                return _json_reply(encode(await extra.answer(user, request.path, b"")))
+        with self.in_flight.count_request(Sort.WRITE, user, ""):
             async with read_body(request, self.in_flight, self.bounds.question_bytes, user) as sent:
-                return _json(encode(await extra.answer(user, request.path, sent)))
+                return _json_reply(encode(await extra.answer(user, request.path, sent)))
 
-    async def _about_object(
+    async def _answer_object_request(
         self, request: Exchange, route: Route, query: Parameters, user: authorization.User
     ) -> int:
         """Send the answer while the request counts as in flight; return its status code."""
-        if not authorization.allows(user, route):
-            raise authorization.refusal(user, route)
-        named = self._named if authorization.reads_only_named(user, route.resource.plural) else None
+        if not authorization.allows_route(user, route):
+            raise authorization.forbidden_request(user, route)
+        named = self._named if authorization.may_read_only_named(user, route.resource.plural) else None
         sort = Sort.WATCH if route.verb == "watch" else Sort.READ if route.verb in READING else Sort.WRITE
-        with self.in_flight.request(sort, user, request.address):
+        with self.in_flight.count_request(sort, user, request.address):
             if route.verb != "watch":
                 async with self._limit_time(query.duration("timeout")):
-                    return await request.send(await self._serve(request, route, query, named, user))
+                    return await request.send(await self._route_request(request, route, query, named, user))
             self._watching[request] = user
             try:
-                return await request.send(await self._watch(request, route, query, named))
+                return await request.send(await self._watch_objects(request, route, query, named))
             finally:
                 del self._watching[request]
         raise AssertionError  # pragma: no cover  # the managers above swallow nothing
@@ -188,9 +188,9 @@ class ApiServer:
             async with asyncio.timeout(min(self.bounds.request_seconds, asked or math.inf)):
                 yield
         except TimeoutError:
-            raise too_slow() from None
+            raise request_timeout() from None
 
-    async def _serve(
+    async def _route_request(
         self,
         request: Exchange,
         route: Route,
@@ -201,25 +201,25 @@ class ApiServer:
         form = choose_form(request.headers.get("accept", ""), query)
         match route.verb:
             case "list":
-                return await self._list(form, route, query, named)
+                return await self._list_objects(form, route, query, named)
             case "get":
                 if named is not None and key_of(route.resource, route.namespace, route.name) not in named:
-                    raise authorization.refusal(user, route, authorization.UNNAMED)
-                return await self._get(form, route, query)
-        return await self._change(request, form, route, query, user)
+                    raise authorization.forbidden_request(user, route, authorization.UNNAMED)
+                return await self._get_object(form, route, query)
+        return await self._change_object(request, form, route, query, user)
 
-    async def _review(self, request: Exchange, review: Review, user: authorization.User) -> Reply:
-        check_asker(review, user)
-        with self.in_flight.request(Sort.WRITE, user, ""):
+    async def _answer_review(self, request: Exchange, review: Review, user: authorization.User) -> Reply:
+        check_reviewer(review, user)
+        with self.in_flight.count_request(Sort.WRITE, user, ""):
             async with read_body(request, self.in_flight, self.bounds.question_bytes, user) as sent:
-                body = (await read_object(_content(request), sent, review.types)).value
-        return _json(encode(answer(review, user, body, self._named)), 201)
+                body = (await read_object(_content_type(request), sent, review.types)).value
+        return _json_reply(encode(answer_review(review, user, body, self._named)), 201)
 
-    def _page(self, request: Exchange, user: authorization.User) -> Reply:
-        if not authorization.may_ask(user, request.path):
-            raise authorization.page_refusal(user, request.path, request.method)
+    def _answer_page(self, request: Exchange, user: authorization.User) -> Reply:
+        if not authorization.may_read_page(user, request.path):
+            raise authorization.forbidden_page(user, request.path, request.method)
         if request.method not in ("GET", "HEAD"):
-            raise no_such_page()
+            raise page_not_found()
         health = read_health(
             request.path,
             self._troubles(),
@@ -240,65 +240,67 @@ class ApiServer:
             return Reply(b"", HTTPStatus.NOT_MODIFIED, tag)
         return Reply(page.body, headers={"Content-Type": page.media} | tag)
 
-    async def _get(self, form: Representation, route: Route, query: Parameters) -> Reply:
+    async def _get_object(self, form: Representation, route: Route, query: Parameters) -> Reply:
         if version := query.revision("resourceVersion"):
             await wait_for_revision(self._registry.store, version)
         elif not query.text("resourceVersion"):
             await wait_for_newest(self._registry.store, route.resource, "get")
         record = self._registry.read(route.resource, route.namespace, route.name)
         if form.view is not RepresentationKind.TABLE and self._registry.store.is_damaged(record):
-            raise damaged(route.resource.id, route.name)
-        shown = show(record, route.resource, form, self._registry.clock())
+            raise damaged_object(route.resource.id, route.name)
+        shown = encode_record(record, route.resource, form, self._registry.clock())
         return Reply(shown, headers=content_fields(filter(None, (route.resource.deprecated,)), form.media))
 
-    async def _list(
+    async def _list_objects(
         self, form: Representation, route: Route, query: Parameters, named: NamedSecrets | None
     ) -> Reply | Stream:
         fields = query.text("fieldSelector")
-        selector = select(route.resource, route.namespace, query.text("labelSelector"), fields, named)
+        selector = parse_selector(route.resource, route.namespace, query.text("labelSelector"), fields, named)
         store, table = self._registry.store, form.view is RepresentationKind.TABLE
         page = await list_page(store, route.resource, selector, query, damaged=table)
-        left_out = () if table else (each for each in store.damaged(route.resource.id) if selector.shows(each.key))
-        pieces = show_list(page.records, route.resource, form, page.meta, self._registry.clock())
+        left_out = () if table else (each for each in store.damaged(route.resource.id) if selector.may_show(each.key))
+        pieces = encode_list(page.records, route.resource, form, page.meta, self._registry.clock())
         headers = content_fields(
             filter(None, (route.resource.deprecated, *map(_describe_damaged, left_out))), form.media
         )
         first, second = next(pieces), next(pieces, None)
         if second is None:
             return Reply(first, headers=headers)
-        return Stream(_iterate(chain((first, second), pieces)), headers, chunked=True, endless=False)
+        return Stream(_iterate_pieces(chain((first, second), pieces)), headers, chunked=True, endless=False)
 
-    async def _watch(
+    async def _watch_objects(
         self, request: Exchange, route: Route, query: Parameters, named: NamedSecrets | None
     ) -> Reply | Stream:
         form = choose_form(request.headers.get("accept", ""), query, watch=True)
         fields = query.text("fieldSelector")
         fields = ",".join(filter(None, (f"metadata.name={route.name}" if route.name else "", fields)))
-        selector = select(route.resource, route.namespace, query.text("labelSelector"), fields, named)
+        selector = parse_selector(route.resource, route.namespace, query.text("labelSelector"), fields, named)
         wanted = read_watch(route.resource, selector, form, query)
         if not query.text("resourceVersion"):
             await wait_for_newest(self._registry.store, route.resource, "watch")
-        events = follow(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
+        events = stream_watch(self._registry.store, wanted, self._registry.clock, self._bookmark_every)
         if named is not None:
             events = named.pass_until_secrets_change(events, wanted.since)
         headers = content_fields(filter(None, (route.resource.deprecated,)))
         return Stream(events, headers, chunked=True, buffered=WATCHED)
 
-    async def _change(
+    async def _change_object(
         self, request: Exchange, form: Representation, route: Route, query: Parameters, user: authorization.User
     ) -> Reply:
         agent = request.headers.get("user-agent", "")
         async with read_body(request, self.in_flight, self.bounds.body_bytes, user) as body:
-            done = await perform(self._registry, Request(user, route, query, _content(request), agent, body))
+            done = await execute_write(
+                self._registry, Request(user, route, query, _content_type(request), agent, body)
+            )
         if done.result is None:
             shown = form.convert(encode(done.status))
         else:
-            shown = show(done.result.record, route.resource, form, self._registry.clock())
+            shown = encode_record(done.result.record, route.resource, form, self._registry.clock())
         return Reply(shown, done.code, content_fields(done.warnings, form.media))
 
 
-def _refuse(request: Exchange, error: ApiError) -> Reply:
-    reply, form = status(error), choose_status_form(request.headers.get("accept", ""))
+def _refuse_request(request: Exchange, error: ApiError) -> Reply:
+    reply, form = status_reply(error), choose_status_form(request.headers.get("accept", ""))
     return Reply(form.convert(encode(error.status())), reply.status, {**reply.headers, "Content-Type": form.media})
 
 
@@ -314,14 +316,14 @@ def _describe_damaged(record: Record) -> str:
     return f"the stored {record.key.resource} {name} is damaged, and missing in lists: delete the object"
 
 
-def _content(request: Exchange) -> str:
+def _content_type(request: Exchange) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip()
 
 
-async def _iterate(pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+async def _iterate_pieces(pieces: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
     for piece in pieces:
         yield piece
 
 
-def _json(body: bytes, code: int = 200) -> Reply:
+def _json_reply(body: bytes, code: int = 200) -> Reply:
     return Reply(body, code, content_fields())

@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import Final, TypeAlias
 
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.answers.form import Representation, RepresentationKind, bookmark, shower
+from vipwire_up.api.answers.form import Representation, RepresentationKind, encode_bookmark, watch_encoder
 from vipwire_up.api.listing import select_matching
-from vipwire_up.api.objects.errors import bad_request, expired
-from vipwire_up.api.objects.object import decoded, encode
+from vipwire_up.api.objects.errors import bad_request, expired_revision
+from vipwire_up.api.objects.object import decode_record, encode
 from vipwire_up.api.objects.parameters import Parameters
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.selectors import Selector
@@ -69,11 +69,11 @@ def read_watch(resource: Resource, selector: Selector, form: Representation, que
     )
 
 
-async def follow(
+async def stream_watch(
     store: Store, request: WatchRequest, clock: Callable[[], datetime], bookmark_every: float = BOOKMARK_SECONDS
 ) -> AsyncGenerator[bytes, None]:
     """Yield the lines of events, several at once if they come together, until the watch's time is over."""
-    write = shower(request.resource, request.form, clock)
+    write = watch_encoder(request.resource, request.form, clock)
     since = request.since
     try:
         if since > store.revision:
@@ -84,18 +84,22 @@ async def follow(
         since = since or store.revision
         if request.initial:
             since = store.revision
-            async for chunk in _initial(store, request, write):
+            async for chunk in _stream_initial_state(store, request, write):
                 yield chunk
             if request.initial_end:
-                yield b"".join(_line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=True)))
+                yield b"".join(
+                    _build_line("BOOKMARK", encode_bookmark(request.resource, request.form, since, initial_end=True))
+                )
         async for chunk in _stream_changes(store, request, write, since, min(bookmark_every, request.seconds)):
             yield chunk
     except FutureRevisionError as error:
-        yield error_line(expired(f"resource version {error.revision} is ahead of the store, at {error.current}"))
+        yield encode_error_line(
+            expired_revision(f"resource version {error.revision} is ahead of the store, at {error.current}")
+        )
     except CompactedError as error:
-        yield error_line(expired(f"too old resource version: {error.revision} ({error.floor})"))
+        yield encode_error_line(expired_revision(f"too old resource version: {error.revision} ({error.floor})"))
     except ApiError as error:
-        yield error_line(error)
+        yield encode_error_line(error)
 
 
 async def _stream_changes(
@@ -107,7 +111,9 @@ async def _stream_changes(
         changes = store.changes(request.resource.id, since)
         if changes:
             since = changes[-1].revision
-            for chunk in _join_lines(line for change in changes if (line := event(change, request.selector, write))):
+            for chunk in _join_lines(
+                line for change in changes if (line := encode_event(change, request.selector, write))
+            ):
                 yield chunk
             continue
         since = max(since, store.revision)
@@ -117,33 +123,35 @@ async def _stream_changes(
             continue
         if request.bookmarks and not store.changes(request.resource.id, since):
             since = max(since, store.revision)
-            yield b"".join(_line("BOOKMARK", bookmark(request.resource, request.form, since, initial_end=False)))
+            yield b"".join(
+                _build_line("BOOKMARK", encode_bookmark(request.resource, request.form, since, initial_end=False))
+            )
 
 
-def event(change: RecordChange, selector: Selector, write: Callable[[Record], bytes]) -> Line:
+def encode_event(change: RecordChange, selector: Selector, write: Callable[[Record], bytes]) -> Line:
     """Return the line of a change for a watcher, () for none."""
     was = change.previous is not None and selector.matches(change.previous)
     now = not change.deleted and selector.matches(change.record)
     if now:
-        return _line("MODIFIED" if was else "ADDED", write(change.record))
+        return _build_line("MODIFIED" if was else "ADDED", write(change.record))
     if not was or change.previous is None:
         return ()
-    return _line(
+    return _build_line(
         "DELETED", write(change.record if change.deleted else _set_revision(change.previous, change.revision))
     )
 
 
-def error_line(error: ApiError) -> bytes:
-    return b"".join(_line("ERROR", encode(error.status())))
+def encode_error_line(error: ApiError) -> bytes:
+    return b"".join(_build_line("ERROR", encode(error.status())))
 
 
-async def _initial(
+async def _stream_initial_state(
     store: Store, request: WatchRequest, write: Callable[[Record], bytes]
 ) -> AsyncGenerator[bytes, None]:
     tables = request.form.view is RepresentationKind.TABLE  # tables show damaged objects, too
     records = (record for record in store.scan(request.resource.id) if tables or not store.is_damaged(record))
     async for part in select_matching(records, request.selector):
-        for chunk in _join_lines(_line("ADDED", write(record)) for record in part):
+        for chunk in _join_lines(_build_line("ADDED", write(record)) for record in part):
             yield chunk
 
 
@@ -162,12 +170,12 @@ def _join_lines(lines: Iterator[Line]) -> Iterator[bytes]:
         yield b"".join(gathered)
 
 
-def _line(kind: str, value: bytes) -> Line:
+def _build_line(kind: str, value: bytes) -> Line:
     return (b'{"type":"%s","object":' % kind.encode(), value, b"}\n")
 
 
 def _set_revision(record: Record, revision: int) -> Record:
     """Copy a state with the revision at which the object stopped matching."""
-    value = decoded(record)
+    value = decode_record(record)
     value["metadata"]["resourceVersion"] = str(revision)
     return Record(record.key, revision, encode(value))

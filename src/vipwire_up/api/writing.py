@@ -14,21 +14,21 @@ from vipwire_up.api.change import (
     Deletion,
     Options,
     Remarks,
-    decode_sent,
+    decode_body_object,
     refuse_unknown,
     strict_warnings,
 )
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.listing import list_page
-from vipwire_up.api.objects.errors import bad_request, not_allowed, not_valid, unsupported
-from vipwire_up.api.objects.object import check_identity, parse
+from vipwire_up.api.objects.errors import bad_request, method_not_allowed, not_valid, unsupported
+from vipwire_up.api.objects.object import check_identity, parse_json
 from vipwire_up.api.objects.parameters import Parameters, is_dry_run
-from vipwire_up.api.objects.resource import Object, Resource, served, stored
+from vipwire_up.api.objects.resource import Object, Resource, convert_to_served, convert_to_stored
 from vipwire_up.api.objects.schema import Type
-from vipwire_up.api.patches.json_patch import json_patch, merge_patch
-from vipwire_up.api.patches.strategic import strategic_patch
+from vipwire_up.api.patches.json_patch import apply_json_patch, apply_merge_patch
+from vipwire_up.api.patches.strategic import apply_strategic_patch
 from vipwire_up.api.registry import Registry, Result
-from vipwire_up.api.selectors import select
+from vipwire_up.api.selectors import parse_selector
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.api.serving.route import Route
 from vipwire_up.store.record import Record
@@ -38,9 +38,9 @@ _VALIDATIONS: Final = ("Ignore", "Strict", "Warn")
 _DELETE_OPTIONS: Final = "DeleteOptions"
 _PROPAGATIONS: Final = ("Background", "Foreground", "Orphan")
 _PATCHES: Final[dict[str, Callable[[Object, Any, Resource], Any]]] = {
-    "application/json-patch+json": lambda value, patch, _: json_patch(value, patch),
-    "application/merge-patch+json": lambda value, patch, _: merge_patch(value, patch),
-    "application/strategic-merge-patch+json": lambda value, patch, resource: strategic_patch(
+    "application/json-patch+json": lambda value, patch, _: apply_json_patch(value, patch),
+    "application/merge-patch+json": lambda value, patch, _: apply_merge_patch(value, patch),
+    "application/strategic-merge-patch+json": lambda value, patch, resource: apply_strategic_patch(
         value, patch, resource.type
     ),
 }
@@ -78,18 +78,18 @@ class _DeleteOptions(msgspec.Struct, rename="camel"):
     preconditions: dict[str, str] = {}
 
 
-async def perform(registry: Registry, request: Request) -> WriteAnswer:
+async def execute_write(registry: Registry, request: Request) -> WriteAnswer:
     route = request.route
     if not _has_method(route):
-        raise not_allowed()
+        raise method_not_allowed()
     if route.verb == "delete":
-        return await _delete(registry, request)
+        return await _delete_object(registry, request)
     if route.verb == "deletecollection":
-        return await _delete_all(registry, request)
-    options, remarks = _options(request), Remarks()
+        return await _delete_collection(registry, request)
+    options, remarks = _read_options(request), Remarks()
     if route.resource.deprecated:
         remarks.warnings.append(route.resource.deprecated)
-    result = await _write(registry, request, options, remarks)
+    result = await _create_or_update(registry, request, options, remarks)
     return WriteAnswer(
         201 if result.created else 200, result, warnings=tuple(dict.fromkeys((*remarks.warnings, *result.warnings)))
     )
@@ -106,11 +106,11 @@ def _has_method(route: Route) -> bool:
     return route.verb in ("create", "deletecollection") and bool(route.namespace or not route.resource.namespaced)
 
 
-async def _write(registry: Registry, request: Request, options: Options, remarks: Remarks) -> Result:
+async def _create_or_update(registry: Registry, request: Request, options: Options, remarks: Remarks) -> Result:
     route = request.route
     if route.verb == "patch":
-        return await _patch(registry, request, options, remarks)
-    body = _strict(await _parse_body(request, options), route.resource, options, remarks)
+        return await _patch_object(registry, request, options, remarks)
+    body = _check_strictly(await _parse_body(request, options), route.resource, options, remarks)
     body, kind = _convert_to_stored(route, body, options, remarks), route.resource.storage
     if route.verb == "update":
         return await registry.replace(kind, route.namespace, route.name, body, options, subresource=route.subresource)
@@ -123,17 +123,19 @@ def _convert_to_stored(route: Route, value: Any, options: Options, remarks: Rema
     if resource.stored_as is None:
         return value
     body = check_identity(resource, value, route.namespace)
-    return stored(resource, decode_sent(resource, body, options, remarks) if resource.renamed else body)
+    return convert_to_stored(
+        resource, decode_body_object(resource, body, options, remarks) if resource.renamed else body
+    )
 
 
-def _strict(parsed: Parsed, resource: Resource, options: Options, remarks: Remarks) -> Any:
+def _check_strictly(parsed: Parsed, resource: Resource, options: Options, remarks: Remarks) -> Any:
     """Return the value of a body; note duplicate fields as `fieldValidation` says. Raise ApiError 400."""
     texts = [f'duplicate field "{path}"' for path in parsed.repeated]
     remarks.warnings.extend(strict_warnings(resource, texts, options))
     return parsed.value
 
 
-async def _patch(registry: Registry, request: Request, options: Options, remarks: Remarks) -> Result:
+async def _patch_object(registry: Registry, request: Request, options: Options, remarks: Remarks) -> Result:
     route, resource, strictly = request.route, request.route.resource, options.validation != "Ignore"
     place = (resource.storage, route.namespace, route.name)
     if request.content == APPLY:
@@ -141,7 +143,7 @@ async def _patch(registry: Registry, request: Request, options: Options, remarks
             raise bad_request(
                 "PatchOptions.meta.k8s.io is invalid: fieldManager: Required value: is required for apply patch"
             )
-        wanted = _strict(await read_yaml(request.body, strictly=strictly), resource, options, remarks)
+        wanted = _check_strictly(await read_yaml(request.body, strictly=strictly), resource, options, remarks)
         for field in ("apiVersion", "kind"):
             if isinstance(wanted, dict) and not wanted.get(field):
                 raise bad_request(f"Object '{field[0].upper()}{field[1:]}' is missing in the applied configuration")
@@ -151,34 +153,34 @@ async def _patch(registry: Registry, request: Request, options: Options, remarks
         return await registry.apply(*place, wanted, options, subresource=route.subresource)
     edit = _PATCHES.get(request.content)
     if edit is None:
-        raise _unsupported_media(request.content)
-    patch = _strict(await read_json(request.body, strictly=strictly), resource, options, remarks)
+        raise _unsupported_media_error(request.content)
+    patch = _check_strictly(await read_json(request.body, strictly=strictly), resource, options, remarks)
     if request.content != "application/json-patch+json" and not isinstance(patch, dict):
         raise bad_request("a merge patch is an object")
 
     def patched(value: Object) -> Any:
-        found = check_size(edit(served(resource, value), patch, resource))
+        found = check_size(edit(convert_to_served(resource, value), patch, resource))
         return _convert_to_stored(route, found, options, remarks)
 
     return await registry.change(*place, patched, options, subresource=route.subresource)
 
 
-async def _delete(registry: Registry, request: Request) -> WriteAnswer:
-    route, (options, given) = request.route, await _delete_options(request)
+async def _delete_object(registry: Registry, request: Request) -> WriteAnswer:
+    route, (options, given) = request.route, await _read_delete_options(request)
     wanted = given.preconditions
     asked = wanted.get("uid", ""), wanted.get("resourceVersion", "")
     deletion = Deletion(given.grace_period_seconds, given.propagation_policy, *asked)
     kind = route.resource.storage
     result = await registry.delete(kind, route.namespace, route.name, options=options, deletion=deletion)
     if result.deleted and not route.resource.shown_when_deleted:
-        return WriteAnswer(200, status=_deleted_status(route.resource, route.name, result))
+        return WriteAnswer(200, status=_build_deleted_status(route.resource, route.name, result))
     return WriteAnswer(200, result)
 
 
-async def _delete_all(registry: Registry, request: Request) -> WriteAnswer:
-    route, (options, given) = request.route, await _delete_options(request)
+async def _delete_collection(registry: Registry, request: Request) -> WriteAnswer:
+    route, (options, given) = request.route, await _read_delete_options(request)
     labels, fields = request.query.text("labelSelector"), request.query.text("fieldSelector")
-    selector, kind = select(route.resource, route.namespace, labels, fields), route.resource.storage
+    selector, kind = parse_selector(route.resource, route.namespace, labels, fields), route.resource.storage
     page = await list_page(registry.store, route.resource, selector, Parameters())
     deletion = Deletion(grace=given.grace_period_seconds, propagation=given.propagation_policy)
 
@@ -195,21 +197,21 @@ async def _delete_all(registry: Registry, request: Request) -> WriteAnswer:
         for error in filter(None, results):
             raise error
     details = {"group": route.resource.group, "kind": route.resource.plural}
-    return WriteAnswer(200, status=_success(details))
+    return WriteAnswer(200, status=_build_success_status(details))
 
 
-def _deleted_status(resource: Resource, name: str, result: Result) -> dict[str, Any]:
-    uid = parse(result.record.value)["metadata"].get("uid", "")
+def _build_deleted_status(resource: Resource, name: str, result: Result) -> dict[str, Any]:
+    uid = parse_json(result.record.value)["metadata"].get("uid", "")
     details = {"name": name, "group": resource.group, "kind": resource.plural, "uid": uid}
-    return _success(details)
+    return _build_success_status(details)
 
 
-def _success(details: Mapping[str, Any]) -> dict[str, Any]:
+def _build_success_status(details: Mapping[str, Any]) -> dict[str, Any]:
     known = {key: value for key, value in details.items() if value}
     return {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": known}
 
 
-def _options(request: Request) -> Options:
+def _read_options(request: Request) -> Options:
     query = request.query
     kind = f"{request.route.verb.capitalize()}Options"
     validation = query.choice("fieldValidation", _VALIDATIONS, kind) or "Warn"
@@ -219,7 +221,7 @@ def _options(request: Request) -> Options:
     return Options(manager, query.dry_run(kind), validation, query.flag("force"), request.user)
 
 
-async def _delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
+async def _read_delete_options(request: Request) -> tuple[Options, _DeleteOptions]:
     query = request.query
     try:
         body = (await _parse_body(request, Options())).value if request.body.strip() else {}
@@ -246,7 +248,7 @@ async def read_object(content: str, body: bytes, types: Mapping[str, Type], *, s
     if content == protobuf.MEDIA_TYPE:
         return await read_protobuf(body, types)
     if content not in _TYPES:
-        raise _unsupported_media(content)
+        raise _unsupported_media_error(content)
     return await (read_yaml if content == "application/yaml" else read_json)(body, strictly=strictly)
 
 
@@ -256,7 +258,7 @@ async def _parse_body(request: Request, options: Options) -> Parsed:
     return await read_object(request.content, request.body, types, strictly=options.validation != "Ignore")
 
 
-def _unsupported_media(content: str) -> ApiError:
+def _unsupported_media_error(content: str) -> ApiError:
     known = ", ".join((*filter(None, _TYPES), protobuf.MEDIA_TYPE, *_PATCHES, APPLY))
     message = f"the body of the request was in an unknown format - accepted media types include: {known}"
     return ApiError(415, "UnsupportedMediaType", f"{message} (got {content!r})")

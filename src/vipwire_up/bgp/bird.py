@@ -21,27 +21,31 @@ from vipwire.file_io.files import replace_file
 from vipwire_up.bgp.settings import BgpSettings, Peer
 
 
-def render(settings: BgpSettings, router_id: str, routes: Iterable[str]) -> str:
+def render_bird_configuration(settings: BgpSettings, router_id: str, routes: Iterable[str]) -> str:
     routes = tuple(routes)
     lines = [
         "# written by vipwire; changes are lost",
         f"router id {settings.router_id or router_id};",
         "protocol device {}",
-        *_static("ipv4", 32, (each for each in routes if ":" not in each)),
-        *_static("ipv6", 128, (each for each in routes if ":" in each)),
-        *(line for number, peer in enumerate(settings.peers, 1) for line in _peer(settings.number, number, peer)),
+        *_render_static_routes("ipv4", 32, (each for each in routes if ":" not in each)),
+        *_render_static_routes("ipv6", 128, (each for each in routes if ":" in each)),
+        *(
+            line
+            for number, peer in enumerate(settings.peers, 1)
+            for line in _render_peer(settings.number, number, peer)
+        ),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _static(family: str, length: int, routes: Iterable[str]) -> Iterator[str]:
+def _render_static_routes(family: str, length: int, routes: Iterable[str]) -> Iterator[str]:
     yield f"protocol static vipwire_{family} {{"
     yield f"  {family};"
     yield from (f"  route {each}/{length} blackhole;" for each in routes)
     yield "}"
 
 
-def _peer(ours: int, number: int, peer: Peer) -> Iterator[str]:
+def _render_peer(ours: int, number: int, peer: Peer) -> Iterator[str]:
     yield f"protocol bgp vipwire_peer_{number} {{"
     yield f"  local as {ours};"
     yield f"  neighbor {peer.address} as {peer.number};"
@@ -69,25 +73,25 @@ class Bird:
         self._file, self._socket, self._pid = folder / "bird.conf", folder / "bird.ctl", folder / "bird.pid"
         self._child: asyncio.subprocess.Process | None = None
 
-    async def apply(self, configuration: str) -> None:
+    async def apply_configuration(self, configuration: str) -> None:
         """Start BIRD with a configuration, or reload it. Raise VipwireError with BIRD's message."""
         try:
             self._file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(self._file, configuration.encode("ascii"))
         except OSError as error:
             raise VipwireError(f"{error.filename}: {error.strerror}") from error
-        if not await self.answers():
-            await self._start()
+        if not await self.is_ready():
+            await self._start_program()
             return
-        said = await self._ask("configure")
+        said = await self._run_birdc("configure")
         if "Reconfigured" not in said and "Reconfiguration in progress" not in said:
             raise VipwireError(f"BIRD rejects its configuration: {said}")
 
-    async def answers(self) -> bool:
-        return "ready" in await self._ask("show", "status") if self._socket.exists() else False
+    async def is_ready(self) -> bool:
+        return "ready" in await self._run_birdc("show", "status") if self._socket.exists() else False
 
-    async def end(self) -> None:
-        await self._ask("down")
+    async def stop(self) -> None:
+        await self._run_birdc("down")
         self._socket.unlink(missing_ok=True)
         if self._child is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -95,7 +99,7 @@ class Bird:
             await self._child.wait()
             self._child = None
 
-    async def _start(self) -> None:
+    async def _start_program(self) -> None:
         self._socket.unlink(missing_ok=True)
         command = (self._program, "-f", "-c", str(self._file), "-s", str(self._socket), "-P", str(self._pid))
         self._child = child = await asyncio.create_subprocess_exec(
@@ -106,14 +110,14 @@ class Bird:
             start_new_session=True,
         )
         async with asyncio.timeout(_PATIENCE):
-            while not await self.answers():
+            while not await self.is_ready():
                 if child.returncode is not None:
                     assert child.stderr is not None  # noqa: S101  # as started above
                     said = (await child.stderr.read()).decode(errors="replace").strip()
                     raise VipwireError(f"BIRD does not start: {said or f'status {child.returncode}'}")
                 await asyncio.sleep(_LOOK)
 
-    async def _ask(self, *words: str) -> str:
+    async def _run_birdc(self, *words: str) -> str:
         """Run a birdc command; "" if BIRD does not answer."""
         asking = await asyncio.create_subprocess_exec(
             self._control,

@@ -42,13 +42,13 @@ class Routed:
     """The ports, if the Service has a Gateway's address (`vipwire gateway` listens there itself)."""
 
 
-def find_routed(value: Plain) -> Found[Routed]:
+def read_routed_service(value: Plain) -> Found[Routed]:
     meta, spec = value.metadata or Meta(), value.spec or {}
     balanced = status_addresses({"status": value.status or {}}) if spec.get("type") == "LoadBalancer" else []
     found = (
-        (CLUSTER, _addresses(spec.get("clusterIPs") or ())),
-        (EXTERNAL, _addresses(spec.get("externalIPs") or ())),
-        (BALANCER, _addresses(balanced)),
+        (CLUSTER, _valid_addresses(spec.get("clusterIPs") or ())),
+        (EXTERNAL, _valid_addresses(spec.get("externalIPs") or ())),
+        (BALANCER, _valid_addresses(balanced)),
     )
     if spec.get("type") == "ExternalName" or not any(addresses for _, addresses in found):
         return None, ()
@@ -58,7 +58,7 @@ def find_routed(value: Plain) -> Found[Routed]:
     if spec.get("internalTrafficPolicy") == "Local":
         local.add(CLUSTER)
     words = meta.annotations or {}
-    kinds, problems = _kinds(name_of(meta), words.get(BGP))
+    kinds, problems = _parse_kinds(name_of(meta), words.get(BGP))
     ports = (each.get("port") for each in spec.get("ports") or () if isinstance(each, dict))
     gateway = (
         frozenset(port for port in ports if isinstance(port, int)) if is_listened_at(words) else frozenset[int]()
@@ -66,7 +66,7 @@ def find_routed(value: Plain) -> Found[Routed]:
     return Routed(name_of(meta), found, frozenset(local), kinds, gateway), problems
 
 
-def routes(
+def choose_routes(
     node: str,
     services: Iterable[Routed],
     placed: Mapping[ObjectName, Iterable[str]],
@@ -94,11 +94,11 @@ def routes(
     return tuple(sorted(found))
 
 
-def _addresses(texts: Iterable[object]) -> tuple[str, ...]:
+def _valid_addresses(texts: Iterable[object]) -> tuple[str, ...]:
     return tuple(str(each) for each in texts if family_of(str(each)))
 
 
-def _kinds(name: ObjectName, text: str | None) -> tuple[tuple[str, ...] | None, tuple[Problem, ...]]:
+def _parse_kinds(name: ObjectName, text: str | None) -> tuple[tuple[str, ...] | None, tuple[Problem, ...]]:
     if text is None:
         return None, ()
     words = [each.strip() for each in text.split(",") if each.strip()]
@@ -110,4 +110,4 @@ def _kinds(name: ObjectName, text: str | None) -> tuple[tuple[str, ...] | None, 
     return tuple(words), ()
 
 
-SERVICES: Final = Resource(AnnounceKind.SERVICE, "/api/v1", "services", Plain, find_routed)
+SERVICES: Final = Resource(AnnounceKind.SERVICE, "/api/v1", "services", Plain, read_routed_service)

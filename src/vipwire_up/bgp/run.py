@@ -11,8 +11,8 @@ from vipwire.linux.host.waiting import waiting_places
 from vipwire.logging import log
 from vipwire.watched_objects.event import EventOf
 from vipwire_up.announcing.kinds import NODES, SLICES, AnnounceKind, Followed, Machine, Placed
-from vipwire_up.bgp.bird import Bird, render
-from vipwire_up.bgp.routes import SERVICES, Routed, routes
+from vipwire_up.bgp.bird import Bird, render_bird_configuration
+from vipwire_up.bgp.routes import SERVICES, Routed, choose_routes
 from vipwire_up.bgp.settings import BgpSettings
 
 Object: TypeAlias = Routed | Placed | Machine
@@ -55,26 +55,26 @@ class BgpSpeaker:
         self._known.listed.clear()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(follow(self._take))
+                tasks.create_task(follow(self._note_event))
                 tasks.create_task(self._apply_news(bird))
         finally:
-            await bird.end()
+            await bird.stop()
 
     async def _apply_news(self, bird: Bird) -> None:
         while True:
             if len(self._known.listed) == len(RESOURCES):
-                await self._apply(bird)
+                await self._apply_routes(bird)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
                     await self._news.wait()
                 await asyncio.sleep(_GATHER_SECONDS)
             self._news.clear()
 
-    async def _apply(self, bird: Bird) -> None:
-        wanted = self._routes()
-        if wanted == self._applied and await bird.answers():
+    async def _apply_routes(self, bird: Bird) -> None:
+        wanted = self._current_routes()
+        if wanted == self._applied and await bird.is_ready():
             return
-        await bird.apply(render(self._settings, self._own, wanted))
+        await bird.apply_configuration(render_bird_configuration(self._settings, self._own, wanted))
         before = set(self._applied or ())
         for text, changed in (
             ("announcing by BGP", set(wanted) - before),
@@ -84,16 +84,18 @@ class BgpSpeaker:
                 log.info(text, addresses=",".join(sorted(changed)))
         self._applied = wanted
 
-    def _routes(self) -> tuple[str, ...]:
+    def _current_routes(self) -> tuple[str, ...]:
         """Return the routes; computed again only after a change of an object or of a listening socket."""
-        places = self._find_listening()
+        places = self._find_listening_sockets()
         if self._found is None or self._found[0] != places:
             known, kinds = self._known, self._settings.kinds
-            found = routes(self._node, known.services.values(), known.placed(), known.machines, kinds, places)
+            found = choose_routes(
+                self._node, known.services.values(), known.nodes_with_endpoints(), known.machines, kinds, places
+            )
             self._found = places, found
         return self._found[1]
 
-    def _find_listening(self) -> frozenset[tuple[str, int]]:
+    def _find_listening_sockets(self) -> frozenset[tuple[str, int]]:
         if not any(each.gateway for each in self._known.services.values()):
             return frozenset()
         try:
@@ -102,8 +104,8 @@ class BgpSpeaker:
             log.warning("cannot list listening sockets; not announcing addresses of Gateways", error=str(error))
             return frozenset()
 
-    def _take(self, event: Event) -> None:
-        self._known.take(event)
+    def _note_event(self, event: Event) -> None:
+        self._known.note_event(event)
         for problem in event.problems:
             log.warning("invalid object", problem=problem)
         self._found = None

@@ -43,10 +43,10 @@ def read_bgp_settings(number: int, peers: Iterable[str], kinds: Iterable[str], r
             ipaddress.IPv4Address(router_id)
         except ValueError as error:
             raise ConfigError(f"--bgp-router-id {router_id}: {error} (allowed: an IPv4 address)") from None
-    return BgpSettings(number, tuple(map(_peer, peers)), tuple(dict.fromkeys(kinds)) or (BALANCER,), router_id)
+    return BgpSettings(number, tuple(map(_parse_peer, peers)), tuple(dict.fromkeys(kinds)) or (BALANCER,), router_id)
 
 
-def _peer(text: str) -> Peer:
+def _parse_peer(text: str) -> Peer:
     address, _, number = text.rpartition("@")
     try:
         parsed = ipaddress.ip_address(address)

@@ -22,7 +22,7 @@ from vipwire.kube.lease import LeaseHeldError, LeaseObserver, LeaseRequest, acqu
 from vipwire.logging import log
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.small_kinds import LEASES
-from vipwire_up.api.objects.object import encode, key_of, readable
+from vipwire_up.api.objects.object import decode_damaged_record, encode, key_of
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.store.record import FENCES, Check, ConflictError, Key, StoreError, Write
@@ -47,7 +47,7 @@ class LocalLease:
     def seconds_left(self, observer: LeaseObserver, now: float) -> float:
         """Return the seconds until the Lease expires unless it changes; 0 without a holder."""
         record = self._registry.store.read(key_of(LEASES, NAMESPACE, self._name))
-        return 0.0 if record is None else observer.seconds_left(self._name, readable(record), now)
+        return 0.0 if record is None else observer.seconds_left(self._name, decode_damaged_record(record), now)
 
 
 NAME: Final = "vipwire-controllers"
@@ -107,8 +107,8 @@ class Election:
             while True:
                 began = loop.time()
                 left = self._lease.seconds_left(self._observer, began)
-                if not left and await self._renew(self._careful, self._careful.patience):
-                    await self._term(lead, began)
+                if not left and await self._renew_lease(self._careful, self._careful.patience):
+                    await self._lead_until_lost(lead, began)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(min(left, _LOOK) or _LOOK):
                         await self._registry.store.wait_for_change(LEASES.id)
@@ -117,7 +117,7 @@ class Election:
                 async with asyncio.timeout(_FAREWELL):
                     await release(self._lease, self._identity, self._registry.clock)
 
-    async def _term(self, lead: Lead, renewed: float) -> None:
+    async def _lead_until_lost(self, lead: Lead, renewed: float) -> None:
         """Lead until the Lease is lost. All writes of the last holder are visible after this holder's fence."""
         try:
             async with asyncio.timeout(self._careful.patience):
@@ -127,28 +127,28 @@ class Election:
             return
         log.info("runs the controllers", lease=NAME, identity=self._identity)
         async with asyncio.TaskGroup() as tasks:
-            leading = tasks.create_task(lead(self._registry.fenced(fence)))
+            leading = tasks.create_task(lead(self._registry.with_fence(fence)))
             try:
-                await self._hold(renewed)
+                await self._keep_lease(renewed)
             finally:
                 leading.cancel()
         log.warning("another server runs the controllers, or this server cannot renew the Lease", lease=NAME)
 
-    async def _hold(self, renewed: float) -> None:
+    async def _keep_lease(self, renewed: float) -> None:
         """Renew the Lease until renewals fail for too long, or another process holds it."""
         loop, pacing, kept = asyncio.get_running_loop(), Pacing(self._careful, self._quick), self._careful
         while (left := renewed + kept.patience - loop.time()) > 0:
             due = loop.time() + min(kept.every, left)
             await asyncio.sleep(due - loop.time())
             began, wanted = loop.time(), pacing.pace
-            outcome = await self._renew(wanted, max(renewed + kept.patience - began, _LAST))
+            outcome = await self._renew_lease(wanted, max(renewed + kept.patience - began, _LAST))
             if outcome is None:
                 return
             pacing.record_lateness(loop.time() - due if outcome else _LATE)
             if outcome:
                 renewed, kept = began, wanted
 
-    async def _renew(self, pace: Pace, patience: float) -> bool | None:
+    async def _renew_lease(self, pace: Pace, patience: float) -> bool | None:
         """Claim or renew the Lease; False on failure, None if another process holds it."""
         request, clock = LeaseRequest(NAME, self._identity, pace.seconds), asyncio.get_running_loop().time
         try:
@@ -160,13 +160,13 @@ class Election:
             return False
         return True
 
-    def _encode(self, revision: int) -> bytes:
+    def _encode_fence(self, revision: int) -> bytes:
         return encode({"metadata": {"name": NAME, "resourceVersion": str(revision)}, "holder": self._identity})
 
     async def _raise_fence(self) -> Check:
         store = self._registry.store
         found = store.read(_FENCE)
-        write = Write(_FENCE, self._encode, found.revision if found else 0)
+        write = Write(_FENCE, self._encode_fence, found.revision if found else 0)
         (made,) = await store.write(write)
         await store.wait_for_newest()
         return Check(_FENCE, made.revision)

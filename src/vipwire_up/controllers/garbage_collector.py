@@ -23,10 +23,10 @@ from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time, time_or_none
 from vipwire_up.api.change import Deletion, Options
 from vipwire_up.api.kinds.catalogue import BY_ID, RESOURCES, SERVED
-from vipwire_up.api.kinds.event import EVENTS, last_time
+from vipwire_up.api.kinds.event import EVENTS, last_timestamp
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.small_kinds import NAMESPACES
-from vipwire_up.api.objects.object import at, decoded, readable
+from vipwire_up.api.objects.object import decode_damaged_record, decode_record, value_at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.store.record import Key, Record, RecordChange
@@ -37,30 +37,30 @@ _CONTENT = "NamespaceContentRemaining", "SomeResourcesRemain"
 _FINALIZERS = "NamespaceFinalizersRemaining", "SomeFinalizersRemain"
 
 
-def with_conditions(namespace: Object, left: Sequence[tuple[Key, Object]], now: str) -> Object:
+def set_deletion_conditions(namespace: Object, left: Sequence[tuple[Key, Object]], now: str) -> Object:
     """Add conditions that tell what is left in a namespace; an unchanged condition keeps its time."""
     status = namespace.get("status") or {}
     before = {entry.get("type"): entry for entry in status.get("conditions") or ()}
     told = dict(before)
-    for condition in _conditions(left):
+    for condition in _build_conditions(left):
         known = before.get(condition["type"]) or {}
         if any(known.get(name) != text for name, text in condition.items()):
             told[condition["type"]] = condition | {"lastTransitionTime": now}
     return namespace | {"status": status | {"conditions": list(told.values())}}
 
 
-def _conditions(left: Sequence[tuple[Key, Object]]) -> Iterable[Object]:
+def _build_conditions(left: Sequence[tuple[Key, Object]]) -> Iterable[Object]:
     kinds = Counter(key.resource for key, _ in left)
     parts = [f"{name}{'' if '.' in name else '.'} has {count} resource instances" for name, count in kinds.items()]
-    yield _condition(*_CONTENT, f"Some resources are remaining: {', '.join(sorted(parts))}")
+    yield _build_condition(*_CONTENT, f"Some resources are remaining: {', '.join(sorted(parts))}")
     holds = Counter(name for _, value in left for name in value["metadata"].get("finalizers") or ())
     parts = [f"{name} in {count} resource instances" for name, count in holds.items()]
     if parts:
         why = f"Some content in the namespace has finalizers remaining: {', '.join(sorted(parts))}"
-        yield _condition(*_FINALIZERS, why)
+        yield _build_condition(*_FINALIZERS, why)
 
 
-def _condition(kind: str, reason: str, message: str) -> Object:
+def _build_condition(kind: str, reason: str, message: str) -> Object:
     return {"type": kind, "status": "True", "reason": reason, "message": message}
 
 
@@ -78,9 +78,9 @@ class GarbageCollector:
     def __init__(self, registry: Registry, guard: Guard[Key] | None = None) -> None:
         self._registry, self._guard = registry, guard or Guard("garbage collection")
         self._feed = Feed(registry.store, RESOURCES)
-        self._forget()
+        self._clear_state()
 
-    def _forget(self) -> None:
+    def _clear_state(self) -> None:
         self._owners: dict[Key, tuple[str, ...]] = {}
         self._dependents: defaultdict[str, set[Key]] = defaultdict(set)
         self._going: dict[Key, Object] = {}
@@ -94,17 +94,17 @@ class GarbageCollector:
 
     async def step(self) -> float | None:
         """Read changes, then delete what is due. Return the seconds until the next call."""
-        self._feed.follow(self._forget, self._note_change, self._guard)
+        self._feed.pass_changes(self._clear_state, self._note_change, self._guard)
         self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never existed, or are gone
         self._named.clear()
         for uid in list(self._gone):
-            await self._release_all(self._dependents.get(uid, ()))
+            await self._remove_all_owner_references(self._dependents.get(uid, ()))
         self._gone = {uid for uid in self._gone if self._dependents.get(uid)}  # until they have no dependents
         for key, value in list(self._going.items()):
             with self._may_try(key) as may:
                 if may:
                     await self._advance_deletion(key, value)
-        await self._expire(self._registry.clock())
+        await self._delete_expired_events(self._registry.clock())
         if self._going or self._gone:
             return RETRY_SECONDS
         return self._seconds_to_expiry(self._registry.clock())
@@ -125,13 +125,13 @@ class GarbageCollector:
             if not self._dependents[uid]:
                 del self._dependents[uid]
         self._going.pop(key, None)
-        value = decoded(change.record)
+        value = decode_record(change.record)
         meta = value["metadata"]
         if change.deleted:
             self._uids.pop(meta["uid"], None)
             self._gone.add(meta["uid"])
             return
-        owners = _owners_of(meta)
+        owners = _owner_uids_of(meta)
         self._uids[meta["uid"]] = key
         if owners:
             self._owners[key] = owners
@@ -141,35 +141,37 @@ class GarbageCollector:
         if meta.get("deletionTimestamp"):
             self._going[key] = value
         if key.resource == EVENTS.id:
-            heapq.heappush(self._ageing, (_end(value, self._registry.clock()), key))
+            heapq.heappush(self._ageing, (_event_expiry(value, self._registry.clock()), key))
 
     async def _advance_deletion(self, key: Key, value: Object) -> None:
         meta = value["metadata"]
         finalizers = meta.get("finalizers") or []
         if _ORPHAN in finalizers:
             for dependent in list(self._dependents.get(meta["uid"], ())):
-                await self._change(dependent, functools.partial(_remove_owners, uids=[meta["uid"]]))
-            await self._change(key, functools.partial(_remove_finalizer, name=_ORPHAN))
+                await self._change_object(dependent, functools.partial(_remove_owners, uids=[meta["uid"]]))
+            await self._change_object(key, functools.partial(_remove_finalizer, name=_ORPHAN))
         elif _FOREGROUND in finalizers:
             dependents = list(self._dependents.get(meta["uid"], ()))
-            await self._release_all(dependents)
+            await self._remove_all_owner_references(dependents)
             if not dependents:
-                await self._change(key, functools.partial(_remove_finalizer, name=_FOREGROUND))
+                await self._change_object(key, functools.partial(_remove_finalizer, name=_FOREGROUND))
         if key.resource == NAMESPACES.id:
-            await self._empty(key)
+            await self._empty_namespace(key)
         due = time_or_none(meta["deletionTimestamp"])
         if key.resource == PODS.id and due and due <= self._registry.clock():
             await self._registry.delete(PODS, key.namespace, key.name, options=_OPTIONS, deletion=Deletion(grace=0))
 
-    async def _empty(self, key: Key) -> None:
+    async def _empty_namespace(self, key: Key) -> None:
         """Delete a namespace's objects; then remove its finalizer, or set conditions about the rest."""
-        await self._delete_all(record.key for record in self._list_in_namespace(key.name) if not _is_going(record))
-        left = [(record.key, readable(record)) for record in self._list_in_namespace(key.name)]
+        await self._delete_all(
+            record.key for record in self._list_in_namespace(key.name) if not _is_terminating(record)
+        )
+        left = [(record.key, decode_damaged_record(record)) for record in self._list_in_namespace(key.name)]
         if left:
-            edit = functools.partial(with_conditions, left=left, now=format_time(self._registry.clock()))
+            edit = functools.partial(set_deletion_conditions, left=left, now=format_time(self._registry.clock()))
             await self._registry.change(NAMESPACES, "", key.name, edit, _OPTIONS, subresource="status")
             return
-        body = decoded(self._registry.read(NAMESPACES, "", key.name))
+        body = decode_record(self._registry.read(NAMESPACES, "", key.name))
         body["spec"] = {"finalizers": []}
         await self._registry.replace(NAMESPACES, "", key.name, body, _OPTIONS, subresource="finalize")
 
@@ -178,16 +180,16 @@ class GarbageCollector:
             if resource.namespaced:
                 yield from (r for r in self._registry.store.scan(resource.id) if r.key.namespace == namespace)
 
-    async def _expire(self, now: datetime) -> None:
+    async def _delete_expired_events(self, now: datetime) -> None:
         """Delete expired Events. An Event that was written again has a later entry, too."""
         due = []
         while self._ageing and self._ageing[0][0] < now:
             due.append(heapq.heappop(self._ageing)[1])
         for key in due:
             record = self._registry.store.read(key)
-            if record is None or (end := _end(readable(record), now)) >= now:
+            if record is None or (end := _event_expiry(decode_damaged_record(record), now)) >= now:
                 continue
-            await self._delete(key)
+            await self._delete_object(key)
             if self._registry.store.read(key) is not None:
                 heapq.heappush(self._ageing, (end, key))
 
@@ -200,46 +202,46 @@ class GarbageCollector:
         """Delete objects at once, in shared commits. An object that is already gone is no failure."""
         async with asyncio.TaskGroup() as tasks:
             for key in list(keys):
-                tasks.create_task(self._delete(key))
+                tasks.create_task(self._delete_object(key))
 
-    async def _delete(self, key: Key) -> None:
+    async def _delete_object(self, key: Key) -> None:
         with self._may_try(key) as may:
             if may:
                 await self._registry.delete(BY_ID[key.resource], key.namespace, key.name, options=_OPTIONS)
 
-    async def _release_all(self, keys: Iterable[Key]) -> None:
+    async def _remove_all_owner_references(self, keys: Iterable[Key]) -> None:
         """Delete dependents without another owner; remove the references to gone owners from the others."""
         async with asyncio.TaskGroup() as tasks:
             for key in list(keys):
-                tasks.create_task(self._release(key))
+                tasks.create_task(self._remove_owner_references(key))
 
-    async def _release(self, key: Key) -> None:
+    async def _remove_owner_references(self, key: Key) -> None:
         with self._guard.of(key):
-            leaving = [uid for uid in self._owners.get(key, ()) if not self._is_kept(uid)]
+            leaving = [uid for uid in self._owners.get(key, ()) if not self._is_kept_by_finalizer(uid)]
             if len(leaving) == len(self._owners.get(key, ())):
-                await self._delete(key)
+                await self._delete_object(key)
             elif leaving:
-                await self._change(key, functools.partial(_remove_owners, uids=leaving))
+                await self._change_object(key, functools.partial(_remove_owners, uids=leaving))
 
-    def _is_kept(self, uid: str) -> bool:
+    def _is_kept_by_finalizer(self, uid: str) -> bool:
         """Report whether an owner exists and does not wait only for its dependents' deletion."""
         going = self._going.get(self._uids[uid]) if uid in self._uids else None
         return uid in self._uids and not (going and _FOREGROUND in (going["metadata"].get("finalizers") or ()))
 
-    async def _change(self, key: Key, edit: Any) -> None:
+    async def _change_object(self, key: Key, edit: Any) -> None:
         with self._may_try(key) as may:
             if may:
                 await self._registry.change(BY_ID[key.resource], key.namespace, key.name, edit, _OPTIONS)
 
 
-def _owners_of(meta: Object) -> tuple[str, ...]:
+def _owner_uids_of(meta: Object) -> tuple[str, ...]:
     listed = (o for o in meta.get("ownerReferences") or () if (o["apiVersion"], o["kind"]) in _SERVED)
     return tuple(str(owner["uid"]) for owner in listed)
 
 
-def _end(event: Object, now: datetime) -> datetime:
+def _event_expiry(event: Object, now: datetime) -> datetime:
     """Return when an Event expires. A time in the future, which a client may have written, counts as now."""
-    last = last_time(event) or at(event, "metadata", "creationTimestamp")
+    last = last_timestamp(event) or value_at(event, "metadata", "creationTimestamp")
     seen = time_or_none(last) or now
     try:
         return min(seen, now) + EVENTS_LIVE
@@ -247,8 +249,8 @@ def _end(event: Object, now: datetime) -> datetime:
         return now
 
 
-def _is_going(record: Record) -> bool:
-    return bool(readable(record)["metadata"].get("deletionTimestamp"))
+def _is_terminating(record: Record) -> bool:
+    return bool(decode_damaged_record(record)["metadata"].get("deletionTimestamp"))
 
 
 def _remove_owners(value: Object, uids: Iterable[str]) -> Object:

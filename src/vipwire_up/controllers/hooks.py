@@ -23,8 +23,8 @@ from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.kinds.service_cidr import SERVICE_CIDRS
 from vipwire_up.api.metadata import mark_deleted
-from vipwire_up.api.objects.errors import refused
-from vipwire_up.api.objects.object import at, decoded, encoder, key_of, readable
+from vipwire_up.api.objects.errors import forbidden_object
+from vipwire_up.api.objects.object import decode_damaged_record, decode_record, key_of, value_at, value_encoder
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.serving.authorization import Role
@@ -33,8 +33,8 @@ from vipwire_up.controllers.allocation.hook import ServiceAllocation
 from vipwire_up.controllers.allocation.node_ports import NodePorts
 from vipwire_up.controllers.allocation.port_notes import PortNotes
 from vipwire_up.controllers.allocation.ranges import Range, port_range
-from vipwire_up.controllers.endpoints.workloads import run_workload
-from vipwire_up.controllers.node_restriction import restrict_nodes
+from vipwire_up.controllers.endpoints.workloads import start_workload
+from vipwire_up.controllers.node_restriction import refuse_writes_of_other_nodes
 from vipwire_up.store.record import StoreError, Write
 from vipwire_up.store.store import Store
 
@@ -46,17 +46,19 @@ def set_default_class(store: Store, attempt: AdmissionRequest) -> None:
     new = attempt.new
     if attempt.resource is not INGRESSES or attempt.operation is not Operation.CREATE or new is None:
         return
-    named = at(new, "spec", "ingressClassName") is not None or CLASS in (at(new, "metadata", "annotations") or {})
-    if not named and (name := _default_class(store)):
+    named = value_at(new, "spec", "ingressClassName") is not None or CLASS in (
+        value_at(new, "metadata", "annotations") or {}
+    )
+    if not named and (name := _find_default_class(store)):
         new.setdefault("spec", {})["ingressClassName"] = name
 
 
-def _default_class(store: Store) -> str:
-    found = [(record.key.name, readable(record)) for record in store.scan(INGRESS_CLASSES.id)]
+def _find_default_class(store: Store) -> str:
+    found = [(record.key.name, decode_damaged_record(record)) for record in store.scan(INGRESS_CLASSES.id)]
     marked = [
         (str(value["metadata"].get("creationTimestamp") or ""), name)
         for name, value in found
-        if at(value, "metadata", "annotations", _IS_DEFAULT) == "true"
+        if value_at(value, "metadata", "annotations", _IS_DEFAULT) == "true"
     ]
     newest = max((time for time, _ in marked), default="")
     return min((name for time, name in marked if time == newest), default="")
@@ -69,30 +71,32 @@ def refuse_commands(attempt: AdmissionRequest) -> None:
     caller = attempt.caller
     if caller is None or Role.ADMIN.value in caller.groups:
         return
-    before = list(_commands(attempt.old))
-    for command in _commands(attempt.new):
+    before = list(_probe_commands(attempt.old))
+    for command in _probe_commands(attempt.new):
         if command not in before:
             why = f'User "{caller.name}" cannot set the command of a probe: only the role admin may'
-            raise refused(PODS.id, attempt.name, why)
+            raise forbidden_object(PODS.id, attempt.name, why)
 
 
-def _commands(pod: Object | None) -> Iterator[tuple[object, object]]:
-    containers = at(pod, "spec", "containers")
+def _probe_commands(pod: Object | None) -> Iterator[tuple[object, object]]:
+    containers = value_at(pod, "spec", "containers")
     for each in containers if isinstance(containers, list) else ():
-        if (command := at(each, "readinessProbe", "exec", "command")) is not None:
-            yield at(each, "name"), command
+        if (command := value_at(each, "readinessProbe", "exec", "command")) is not None:
+            yield value_at(each, "name"), command
 
 
-def delete_namesake(store: Store, clock: Callable[[], datetime], attempt: AdmissionRequest) -> Admitted | None:
+def delete_endpoints_of_service(
+    store: Store, clock: Callable[[], datetime], attempt: AdmissionRequest
+) -> Admitted | None:
     """Delete the Endpoints of a deleted Service. `clock` is for those with finalizers, which are only marked."""
     if attempt.resource is not SERVICES or attempt.operation is not Operation.DELETE:
         return None
     record = store.head(key_of(ENDPOINTS, attempt.namespace, attempt.name))
     if record is None:
         return None
-    value = decoded(record)
+    value = decode_record(record)
     stays = mark_deleted(ENDPOINTS, value, clock(), grace=None, propagation="")
-    return Admitted((Write(record.key, encoder(value), record.revision, deletes=not stays),))
+    return Admitted((Write(record.key, value_encoder(value), record.revision, deletes=not stays),))
 
 
 NODE_PORTS: Final = port_range(30000, 32767)
@@ -108,16 +112,22 @@ class Ranges:
     node_ports: Range = NODE_PORTS
 
 
-def hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequence[Admission]:
+def build_hooks(store: Store, clock: Callable[[], datetime], ranges: Ranges) -> Sequence[Admission]:
     draw = secrets.randbelow
     notes = PortNotes(store)
-    ports = NodePorts(store, ranges.node_ports, draw, notes.holder)
+    ports = NodePorts(store, ranges.node_ports, draw, notes.holder_of_port)
     allocation = ServiceAllocation(Addresses(store, draw), ports, notes, clock)
-    with_store = (partial(delete_namesake, store, clock), partial(set_default_class, store))
-    return (allocation.admit, partial(run_workload, clock), restrict_nodes, refuse_commands, *with_store)
+    with_store = (partial(delete_endpoints_of_service, store, clock), partial(set_default_class, store))
+    return (
+        allocation.admit,
+        partial(start_workload, clock),
+        refuse_writes_of_other_nodes,
+        refuse_commands,
+        *with_store,
+    )
 
 
-async def make_first_cidr(registry: Registry, ranges: Ranges) -> None:
+async def create_first_service_cidr(registry: Registry, ranges: Ranges) -> None:
     if registry.store.read(key_of(SERVICE_CIDRS, "", FIRST_CIDR)) is not None:
         return
     body = {"metadata": {"name": FIRST_CIDR}, "spec": {"cidrs": list(ranges.services)}}

@@ -21,8 +21,8 @@ from vipwire_up.api.admission import AdmissionRequest, Operation
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.small_kinds import LEASES
-from vipwire_up.api.objects.errors import refused
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.errors import forbidden_object
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.serving.authorization import Role, User
 from vipwire_up.controllers.election import NAME as ELECTED
 from vipwire_up.nodes.node import NODE_LEASES, SERVERS
@@ -34,17 +34,17 @@ _OWN_ONLY: Final = "a machine may write its own objects only"
 _MACHINES_ONLY: Final = "only machines and API servers may"
 
 
-def restrict_nodes(attempt: AdmissionRequest) -> None:
+def refuse_writes_of_other_nodes(attempt: AdmissionRequest) -> None:
     caller = attempt.caller
     if caller is None or Role.ADMIN.value in caller.groups:
         return
-    if why := _problem(attempt, caller):
+    if why := _find_problem(attempt, caller):
         verb = "delete" if attempt.operation is Operation.DELETE else "write"
         what = attempt.resource.id
-        raise refused(what, attempt.name, f'User "{caller.name}" cannot {verb} it: {why}')
+        raise forbidden_object(what, attempt.name, f'User "{caller.name}" cannot {verb} it: {why}')
 
 
-def _problem(attempt: AdmissionRequest, caller: User) -> str:
+def _find_problem(attempt: AdmissionRequest, caller: User) -> str:
     own = caller.name.removeprefix(USER) if caller.name.startswith(USER) else ""
     if attempt.resource is LEASES and attempt.namespace == SYSTEM and attempt.name.startswith(_OURS):
         return _refuse_announcing_lease(attempt, own)
@@ -55,7 +55,7 @@ def _problem(attempt: AdmissionRequest, caller: User) -> str:
         return _OWN_ONLY if foreign else ""
     if attempt.resource is PODS and own:
         states = (each for each in (attempt.old, attempt.new) if each is not None)
-        return "" if all(at(each, "spec", "nodeName") == own for each in states) else _OWN_ONLY
+        return "" if all(value_at(each, "spec", "nodeName") == own for each in states) else _OWN_ONLY
     return ""
 
 
@@ -63,7 +63,7 @@ def _refuse_announcing_lease(attempt: AdmissionRequest, own: str) -> str:
     """Return why a machine may not write a Lease of addresses, servers or controllers; "" if allowed."""
     if not own or not attempt.name.startswith((ADDRESSES, MACHINES)):
         return _MACHINES_ONLY
-    before, after = _holder(attempt.old), _holder(attempt.new)
+    before, after = _holder_or_empty(attempt.old), _holder_or_empty(attempt.new)
     if attempt.name.startswith(ADDRESSES):
         allowed = attempt.new is not None and own in (before, after)
     elif attempt.name == f"{MACHINES}{own}":
@@ -73,5 +73,5 @@ def _refuse_announcing_lease(attempt: AdmissionRequest, own: str) -> str:
     return "" if allowed else _OWN_ONLY
 
 
-def _holder(lease: Mapping[str, Any] | None) -> str:
+def _holder_or_empty(lease: Mapping[str, Any] | None) -> str:
     return holder_of(lease) if lease is not None else ""

@@ -19,7 +19,7 @@ from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.kinds.service_cidr import SERVICE_CIDRS
-from vipwire_up.api.objects.object import at, decoded, key_of, readable
+from vipwire_up.api.objects.object import decode_damaged_record, decode_record, key_of, value_at
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.allocation.ranges import Network, networks_of
@@ -68,12 +68,12 @@ class OwnService:
     node: str
 
 
-def api_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
+def build_api_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
     labels = (("component", "apiserver"), ("provider", "kubernetes"))
     return OwnService(API_SERVICE, API_NUMBER, labels, (OwnPort("https", "TCP", 443, port),), addresses, node)
 
 
-def dns_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
+def build_dns_service(addresses: tuple[str, ...], port: int, node: str) -> OwnService:
     labels = (("k8s-app", "kube-dns"), ("kubernetes.io/cluster-service", "true"), ("kubernetes.io/name", "CoreDNS"))
     ports = (OwnPort("dns", "UDP", 53, port), OwnPort("dns-tcp", "TCP", 53, port))
     return OwnService(DNS_SERVICE, DNS_NUMBER, labels, ports, addresses, node)
@@ -97,27 +97,27 @@ class OwnServices:
     @property
     def version(self) -> int:
         """The IP version of the first ServiceCIDR, which these Services use."""
-        network = self._range()
+        network = self._first_range()
         return network.version if network else 4
 
-    def address(self, number: int) -> str:
+    def address_at(self, number: int) -> str:
         """Return the address at an index of the first range, "" beyond its end."""
-        network = self._range()
+        network = self._first_range()
         return str(network.network_address + number) if network and network.num_addresses > number + 1 else ""
 
-    def _range(self) -> Network | None:
+    def _first_range(self) -> Network | None:
         record = self._registry.store.read(key_of(SERVICE_CIDRS, "", FIRST_CIDR))
-        return next(networks_of(readable(record)), None) if record else None
+        return next(networks_of(decode_damaged_record(record)), None) if record else None
 
-    async def add(self, service: OwnService) -> None:
+    async def add_service(self, service: OwnService) -> None:
         self._services[service.name] = service
         with self._guard.of(key_of(SERVICES, *service.name)):
-            await self._reconcile(service)
+            await self._reconcile_service(service)
 
-    async def drop(self, name: Name) -> None:
+    async def delete_service(self, name: Name) -> None:
         with self._guard.of(key_of(SERVICES, *name)):
             found = self._registry.find(SERVICES, *name)
-            if found is not None and _is_ours(found) and not self._registry.store.shared:
+            if found is not None and _is_managed_by_vipwire(found) and not self._registry.store.shared:
                 for resource in (SERVICES, ENDPOINTS, ENDPOINT_SLICES):
                     with contextlib.suppress(ApiError):  # no such Service
                         await self._registry.delete(resource, *name, options=_OPTIONS)
@@ -126,8 +126,8 @@ class OwnServices:
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> float | None:
-        changes, anew = self._feed.look()
-        changed = {_service_name(change.record.key, self._services.values()) for change in changes}
+        changes, anew = self._feed.read_changes()
+        changed = {_service_name_of(change.record.key, self._services.values()) for change in changes}
         changed |= {(key.namespace, key.name) for key in self._guard.due()} | self._waiting
         self._waiting.clear()
         for name, service in list(self._services.items()):
@@ -137,43 +137,43 @@ class OwnServices:
                 self._waiting.add(name)
                 continue
             with self._guard.of(key_of(SERVICES, *name)):
-                await self._reconcile(service)
+                await self._reconcile_service(service)
         return RETRY_SECONDS if self._waiting else self._guard.seconds_left()
 
-    async def _reconcile(self, service: OwnService) -> None:
+    async def _reconcile_service(self, service: OwnService) -> None:
         self._settled[service.name] = self._clock()
         found = self._registry.find(SERVICES, *service.name)
-        if found is not None and not _is_ours(found) and service.name != API_SERVICE:
+        if found is not None and not _is_managed_by_vipwire(found) and service.name != API_SERVICE:
             return
         with contextlib.suppress(ApiError):  # the store cannot write now: its next change brings another try
             made = await self._apply_service(service, found)
             if self._registry.store.shared:
-                value = slice_of_server(service, made)
+                value = build_server_slice(service, made)
                 name = value["metadata"]["name"]
                 await self._registry.apply(ENDPOINT_SLICES, service.name[0], name, value, _OPTIONS)
                 return
-            for resource, value in _endpoints(service, made):
+            for resource, value in _build_endpoints(service, made):
                 await self._registry.apply(resource, *service.name, value, _OPTIONS)
 
     async def _apply_service(self, service: OwnService, found: Object | None) -> Object:
-        body = _service(service, named=self._registry.store.shared)
+        body = _build_service(service, named=self._registry.store.shared)
         if found is not None:
-            body["spec"]["clusterIP"] = at(found, "spec", "clusterIP")
-        elif address := self.address(service.number):
+            body["spec"]["clusterIP"] = value_at(found, "spec", "clusterIP")
+        elif address := self.address_at(service.number):
             with contextlib.suppress(ApiError):  # the address is taken: use any other
                 wished = body | {"spec": body["spec"] | {"clusterIP": address}}
-                return decoded((await self._registry.apply(SERVICES, *service.name, wished, _OPTIONS)).record)
-        return decoded((await self._registry.apply(SERVICES, *service.name, body, _OPTIONS)).record)
+                return decode_record((await self._registry.apply(SERVICES, *service.name, wished, _OPTIONS)).record)
+        return decode_record((await self._registry.apply(SERVICES, *service.name, body, _OPTIONS)).record)
 
 
-def slice_of_server(service: OwnService, made: Object) -> Object:
-    *_, (_, value) = _endpoints(service, made)
+def build_server_slice(service: OwnService, made: Object) -> Object:
+    *_, (_, value) = _build_endpoints(service, made)
     meta = value["metadata"]
     labels = meta["labels"] | {SERVER: service.node}
     return value | {"metadata": meta | {"name": f"{service.name[1]}-{service.node}", "labels": labels}}
 
 
-def _service_name(key: Key, services: Iterable[OwnService]) -> Name:
+def _service_name_of(key: Key, services: Iterable[OwnService]) -> Name:
     """Return the Service of an object: the one of its name, or the one in the slice's label."""
     for service in services:
         if (key.namespace, key.name) == (service.name[0], f"{service.name[1]}-{service.node}"):
@@ -181,11 +181,11 @@ def _service_name(key: Key, services: Iterable[OwnService]) -> Name:
     return key.namespace, key.name
 
 
-def _is_ours(value: Object) -> bool:
+def _is_managed_by_vipwire(value: Object) -> bool:
     return (value["metadata"].get("labels") or {}).get(_LABEL) == MANAGER
 
 
-def _service(service: OwnService, *, named: bool) -> Object:
+def _build_service(service: OwnService, *, named: bool) -> Object:
     """Build the Service; if several servers share it, each slice names the port."""
     ports = [
         {"name": each.name, "protocol": each.protocol, "port": each.port}
@@ -196,8 +196,8 @@ def _service(service: OwnService, *, named: bool) -> Object:
     return {"metadata": meta, "spec": {"type": "ClusterIP", "ports": ports}}
 
 
-def _endpoints(service: OwnService, made: Object) -> Iterator[tuple[Resource, Object]]:
-    family = (at(made, "spec", "ipFamilies") or ["IPv4"])[0]
+def _build_endpoints(service: OwnService, made: Object) -> Iterator[tuple[Resource, Object]]:
+    family = (value_at(made, "spec", "ipFamilies") or ["IPv4"])[0]
     fitting = [each for each in service.addresses if f"IPv{ipaddress.ip_address(each).version}" == family]
     ports = [{"name": port.name, "protocol": port.protocol, "port": port.target} for port in service.ports]
     name = service.name[1]

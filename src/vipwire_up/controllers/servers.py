@@ -18,7 +18,7 @@ from vipwire.logging import log
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
 from vipwire_up.api.kinds.small_kinds import LEASES
-from vipwire_up.api.objects.object import at, key_of, readable
+from vipwire_up.api.objects.object import decode_damaged_record, key_of, value_at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.controllers.election import LEASE_MANAGER, NAMESPACE, LocalLease
@@ -57,44 +57,44 @@ class Server:
         Raise NameTakenError if a live one does.
         """
         while record := self._registry.store.read(key_of(LEASES, NAMESPACE, self._name)):
-            if not (left := self._claim.wait(readable(record))):
-                return frozenset((holder_of(readable(record)),)) - {""}
-            self._tell("another API server recently had this Node's name: waiting for its Lease to expire")
+            if not (left := self._claim.seconds_until_free(decode_damaged_record(record))):
+                return frozenset((holder_of(decode_damaged_record(record)),)) - {""}
+            self._warn_once("another API server recently had this Node's name: waiting for its Lease to expire")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, _LOOK_SECONDS)):
                     await self._registry.store.wait_for_change(LEASES.id)
         return frozenset()
 
-    def holds(self) -> bool:
-        return self._claim.holds()
+    def holds_name(self) -> bool:
+        return self._claim.holds_name()
 
     async def run(self) -> None:
         """Renew the Lease until cancelled; then free the Lease and delete its objects. Raise NameTakenError."""
         try:
             while True:
-                await self.renew()
-                await asyncio.sleep(EVERY if self.holds() else _LOOK_SECONDS)
+                await self.renew_lease()
+                await asyncio.sleep(EVERY if self.holds_name() else _LOOK_SECONDS)
         finally:
             with contextlib.suppress(LeaseHeldError, ApiError, TimeoutError):
                 async with asyncio.timeout(EVERY):
                     await release(self._lease, self._claim.identity, self._registry.clock)
 
-    async def renew(self) -> None:
+    async def renew_lease(self) -> None:
         """Claim or renew the Lease, if possible now. Objects that end with the Lease are written after it.
 
         Raise NameTakenError if another live server has the Lease.
         """
         objects, now = LocalObjects(self._registry, LEASE_MANAGER), self._registry.clock()
         try:
-            await self._claim.renew(objects, NAMESPACE, self._name, now, metadata={"labels": _IDENTITY})
+            await self._claim.renew_lease(objects, NAMESPACE, self._name, now, metadata={"labels": _IDENTITY})
         except NameStillHeldError:
-            self._tell("another API server has this Node's name, or recently had it")
+            self._warn_once("another API server has this Node's name, or recently had it")
         except ApiError:
             pass  # the store reports its own failure
         else:
             self._told = False
 
-    def _tell(self, text: str) -> None:
+    def _warn_once(self, text: str) -> None:
         if not self._told:
             log.warning(text, node=self._claim.node)
         self._told = True
@@ -116,29 +116,35 @@ class OwnSlices:
                 await self.step(asyncio.get_running_loop().time())
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_LOOK_SECONDS):
-                    await self._feed.wait()
+                    await self._feed.wait_for_change()
 
     async def step(self, now: float) -> None:
-        self._feed.follow(self._slices.clear, self._note_change, self._guard)
+        self._feed.pass_changes(self._slices.clear, self._note_change, self._guard)
         for name in _OWN:
             with self._guard.of(key_of(ENDPOINTS, *name)), contextlib.suppress(ApiError):
-                left = [each for each in self._slices_of(name) if await self._is_alive(each, now)]
+                left = [each for each in self._slices_of(name) if await self._is_server_alive(each, now)]
                 await self._write_endpoints(name, left)
 
     def _note_change(self, change: RecordChange) -> None:
         key = change.record.key
-        if change.deleted or key.resource != ENDPOINT_SLICES.id or not any(_may_be_of(key, name) for name in _OWN):
+        if (
+            change.deleted
+            or key.resource != ENDPOINT_SLICES.id
+            or not any(_may_belong_to(key, name) for name in _OWN)
+        ):
             self._slices.pop(key, None)
         else:
             self._slices[key] = change.record
 
     def _slices_of(self, name: Name) -> list[Object]:
         service = name[1]
-        values = (readable(record) for key, record in self._slices.items() if _may_be_of(key, name))
-        return [each for each in values if _label(each, SERVICE) == service and _label(each, MANAGED_BY) == MANAGER]
+        values = (decode_damaged_record(record) for key, record in self._slices.items() if _may_belong_to(key, name))
+        return [
+            each for each in values if _label_of(each, SERVICE) == service and _label_of(each, MANAGED_BY) == MANAGER
+        ]
 
-    async def _is_alive(self, value: Object, now: float) -> bool:
-        server = _label(value, SERVER)
+    async def _is_server_alive(self, value: Object, now: float) -> bool:
+        server = _label_of(value, SERVER)
         if server and LocalLease(self._registry, lease_name(server)).seconds_left(self._observer, now):
             return True
         meta = value["metadata"]
@@ -161,7 +167,7 @@ class OwnSlices:
             if addresses
         ]
         record = self._registry.store.read(key_of(ENDPOINTS, *name))
-        if (at(readable(record), "subsets") or [] if record else None) == subsets:
+        if (value_at(decode_damaged_record(record), "subsets") or [] if record else None) == subsets:
             return
         labels = {"endpointslice.kubernetes.io/skip-mirror": "true", "app.kubernetes.io/managed-by": MANAGER}
         value = {"metadata": {"name": name[1], "labels": labels}, "subsets": subsets}
@@ -172,10 +178,10 @@ def lease_name(node: str) -> str:
     return f"{SERVERS}{node}"
 
 
-def _may_be_of(key: Key, name: Name) -> bool:
+def _may_belong_to(key: Key, name: Name) -> bool:
     namespace, service = name
     return key.namespace == namespace and key.name.startswith(service)
 
 
-def _label(value: Object, name: str) -> str:
+def _label_of(value: Object, name: str) -> str:
     return str((value["metadata"].get("labels") or {}).get(name) or "")

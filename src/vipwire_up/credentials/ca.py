@@ -46,7 +46,7 @@ class CertificatePair:
     key: Path
 
 
-def is_due(certificate: x509.Certificate, now: dt.datetime) -> bool:
+def is_renewal_due(certificate: x509.Certificate, now: dt.datetime) -> bool:
     """Report whether two thirds of a certificate's validity are over, or it is not valid yet."""
     begin, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return not begin <= now < begin + (end - begin) * 2 / 3
@@ -94,7 +94,7 @@ class Authority:
         """Return the authority's certificate; sign a new one if it is missing or expires soon."""
         if self.pair.certificate.exists():
             found = _load_certificate(self.pair)
-            if not _is_of(found, self._key):
+            if not _is_certificate_of_key(found, self._key):
                 remedy = (
                     f"restore the right certificate, or delete {self.pair.certificate}: vipwire then "
                     "creates one for the key"
@@ -108,7 +108,7 @@ class Authority:
                 from_time=found.not_valid_before_utc.isoformat(),
                 to_time=found.not_valid_after_utc.isoformat(),
             )
-        made = self._signed_by_itself()
+        made = self._self_signed_certificate()
         write_private(self.pair.certificate, made.public_bytes(_PEM))
         return made
 
@@ -116,18 +116,20 @@ class Authority:
         begun = certificate.not_valid_before_utc <= self._now
         return begun and certificate.not_valid_after_utc > self._now + for_long
 
-    def server(self, names: Iterable[str]) -> CertificatePair:
+    def issue_server_certificate(self, names: Iterable[str]) -> CertificatePair:
         wanted = sorted(set(names))
-        alternative = x509.SubjectAlternativeName([_general(name) for name in wanted])
+        alternative = x509.SubjectAlternativeName([_build_general_name(name) for name in wanted])
         usage = ExtendedKeyUsageOID.SERVER_AUTH
-        return self._issue("server", _subject("vipwire-apiserver", ()), alternative, usage, self._life)
+        return self._load_or_issue("server", _build_subject("vipwire-apiserver", ()), alternative, usage, self._life)
 
-    def client(self, file: str, user: str, groups: tuple[str, ...]) -> CertificatePair:
+    def issue_client_certificate(self, file: str, user: str, groups: tuple[str, ...]) -> CertificatePair:
         """Return the certificate of a user: the name is its common name, the groups its organizations."""
-        return self._issue(file, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH, _YEAR)
+        return self._load_or_issue(file, _build_subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH, _YEAR)
 
-    def sign(self, key: CertificatePublicKeyTypes, user: str, groups: tuple[str, ...]) -> bytes:
-        made = self._sign(key, _subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH, self._life)
+    def sign_client_key(self, key: CertificatePublicKeyTypes, user: str, groups: tuple[str, ...]) -> bytes:
+        made = self._sign_certificate(
+            key, _build_subject(user, groups), None, ExtendedKeyUsageOID.CLIENT_AUTH, self._life
+        )
         return made.public_bytes(_PEM)
 
     def has_signed(self, certificate: x509.Certificate) -> bool:
@@ -137,7 +139,7 @@ class Authority:
             return False
         return True
 
-    def server_context(self, pair: CertificatePair) -> ssl.SSLContext:
+    def build_server_context(self, pair: CertificatePair) -> ssl.SSLContext:
         """Build the TLS context of a server: clients may present a certificate of this authority."""
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -147,10 +149,10 @@ class Authority:
         context.set_alpn_protocols(["http/1.1"])
         return context
 
-    def _signed_by_itself(self) -> x509.Certificate:
+    def _self_signed_certificate(self) -> x509.Certificate:
         key = self._key
-        subject = _subject("vipwire-ca", ())
-        builder = self._builder(subject, subject, key.public_key(), _YEARS_OF_AUTHORITY)
+        subject = _build_subject("vipwire-ca", ())
+        builder = self._certificate_builder(subject, subject, key.public_key(), _YEARS_OF_AUTHORITY)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         usage = x509.KeyUsage(
             digital_signature=True,
@@ -168,7 +170,7 @@ class Authority:
         builder = builder.add_extension(identifier, critical=False)
         return builder.sign(key, hashes.SHA256())
 
-    def _issue(
+    def _load_or_issue(
         self,
         file: str,
         subject: x509.Name,
@@ -178,12 +180,12 @@ class Authority:
     ) -> CertificatePair:
         pair = CertificatePair(self._folder / f"{file}.crt", self._folder / f"{file}.key")
         found = _read_certificate(pair)
-        if found is not None and self._is_good(found, subject, alternative):
+        if found is not None and self._is_reusable(found, subject, alternative):
             return pair
         try:
             if found is None or found.serial_number in self._revoked:
                 write_key(pair.key)
-            made = self._sign(load_key(pair.key).public_key(), subject, alternative, usage, life)
+            made = self._sign_certificate(load_key(pair.key).public_key(), subject, alternative, usage, life)
             write_private(pair.certificate, made.public_bytes(_PEM))
         except OSError as error:
             usable = found is not None and found.serial_number not in self._revoked
@@ -192,7 +194,7 @@ class Authority:
             log.error("cannot renew a certificate; using the old one", file=pair.certificate, reason=error.strerror)
         return pair
 
-    def _sign(
+    def _sign_certificate(
         self,
         key: CertificatePublicKeyTypes,
         subject: x509.Name,
@@ -200,7 +202,7 @@ class Authority:
         usage: x509.ObjectIdentifier,
         life: dt.timedelta,
     ) -> x509.Certificate:
-        builder = self._builder(subject, self._certificate.subject, key, life)
+        builder = self._certificate_builder(subject, self._certificate.subject, key, life)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([usage]), critical=False)
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
@@ -209,14 +211,14 @@ class Authority:
             builder = builder.add_extension(alternative, critical=False)
         return builder.sign(self._key, hashes.SHA256())
 
-    def _builder(
+    def _certificate_builder(
         self, subject: x509.Name, issuer: x509.Name, key: CertificatePublicKeyTypes, life: dt.timedelta
     ) -> x509.CertificateBuilder:
         builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
         builder = builder.serial_number(x509.random_serial_number())
         return builder.not_valid_before(self._now - min(_BACKDATE, life / 10)).not_valid_after(self._now + life)
 
-    def _is_good(
+    def _is_reusable(
         self, certificate: x509.Certificate, subject: x509.Name, alternative: x509.SubjectAlternativeName | None
     ) -> bool:
         if not self.has_signed(certificate):
@@ -227,15 +229,15 @@ class Authority:
             names = set()
         covers = alternative is None or names >= set(alternative)
         ours = certificate.subject == subject and certificate.serial_number not in self._revoked
-        return ours and covers and not is_due(certificate, self._now)
+        return ours and covers and not is_renewal_due(certificate, self._now)
 
 
-def _subject(user: str, groups: tuple[str, ...]) -> x509.Name:
+def _build_subject(user: str, groups: tuple[str, ...]) -> x509.Name:
     organizations = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, group) for group in groups]
     return x509.Name([*organizations, x509.NameAttribute(NameOID.COMMON_NAME, user)])
 
 
-def _general(name: str) -> x509.GeneralName:
+def _build_general_name(name: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
@@ -290,8 +292,8 @@ def _read_certificate(pair: CertificatePair) -> x509.Certificate | None:
         certificate, key = _load_certificate(pair), load_key(pair.key)
     except (OSError, ConfigError):
         return None
-    return certificate if _is_of(certificate, key) else None
+    return certificate if _is_certificate_of_key(certificate, key) else None
 
 
-def _is_of(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
+def _is_certificate_of_key(certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> bool:
     return encode_public_key(certificate.public_key()) == encode_public_key(key.public_key())

@@ -65,17 +65,17 @@ class Access:
     """
 
     def __init__(self, tokens: Mapping[str, User], revoked: Revoked = NOBODY) -> None:
-        self.take(tokens)
+        self.set_own_tokens(tokens)
         self.revoked = revoked
         self._others: Mapping[bytes, User] = {}
         self.withdrawn = Withdrawn()
         self.bootstrap: Callable[[str], User | None] = lambda _token: None
         """Return the user of a token that is not in the file, such as a joining machine's."""
 
-    def take(self, tokens: Mapping[str, User]) -> None:
-        self.own = {_digest(token): user for token, user in tokens.items()}
+    def set_own_tokens(self, tokens: Mapping[str, User]) -> None:
+        self.own = {_digest_token(token): user for token, user in tokens.items()}
 
-    def share(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> bool:
+    def set_shared_credentials(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> bool:
         """Set the tokens and withdrawals of all servers; report whether they changed."""
         before = self._others, self.withdrawn
         self._others, self.withdrawn = tokens, withdrawn
@@ -92,7 +92,7 @@ class Access:
         return self._read_certificate_user(request.certificate) if request.certificate else ANONYMOUS
 
     def user_of(self, token: str) -> User | None:
-        digest = _digest(token)
+        digest = _digest_token(token)
         if digest in self.withdrawn.tokens:
             return None
         return self.own.get(digest) or self._others.get(digest) or self.bootstrap(token)
@@ -152,12 +152,12 @@ def write_kubeconfigs(folder: Path, authority: Authority, url: str) -> Path:
 
     If a kubeconfig cannot be written, such as on a full disk, vipwire logs that and continues.
     """
-    cluster = {"server": url, "certificate-authority-data": _base64(authority.text.encode())}
+    cluster = {"server": url, "certificate-authority-data": _encode_base64(authority.text.encode())}
     for identity in IDENTITIES:
         path = folder / f"{identity.file}.kubeconfig"
         try:
-            pair = authority.client(identity.file, identity.user, (identity.role.value,))
-            certificate, key = _base64(pair.certificate.read_bytes()), _base64(pair.key.read_bytes())
+            pair = authority.issue_client_certificate(identity.file, identity.user, (identity.role.value,))
+            certificate, key = _encode_base64(pair.certificate.read_bytes()), _encode_base64(pair.key.read_bytes())
             credentials = {"client-certificate-data": certificate, "client-key-data": key}
             update_private(path, build_kubeconfig(cluster, identity.user, credentials))
         except (ConfigError, OSError) as error:
@@ -179,9 +179,9 @@ def build_kubeconfig(cluster: Mapping[str, str], name: str, credentials: Mapping
     return yaml.safe_dump(found, sort_keys=False).encode()
 
 
-def _base64(content: bytes) -> str:
+def _encode_base64(content: bytes) -> str:
     return base64.b64encode(content).decode()
 
 
-def _digest(token: str) -> bytes:
+def _digest_token(token: str) -> bytes:
     return hashlib.sha256(token.encode(errors="replace")).digest()

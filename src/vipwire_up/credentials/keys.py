@@ -41,44 +41,44 @@ class Keys:
         self._folder, self._names, self._clock, self._life = folder, tuple(names), clock, life
         revoked = load_revoked(folder / REVOKED)
         self.access = Access({}, revoked)
-        authority = self.authority()
-        pair = authority.server(self._names)
-        self.tls = authority.server_context(pair)
-        self._shown = _certificates(authority, pair.certificate)
-        self.access.take(load_tokens(folder / TOKENS))
+        authority = self.load_authority()
+        pair = authority.issue_server_certificate(self._names)
+        self.tls = authority.build_server_context(pair)
+        self._shown = _read_certificates(authority, pair.certificate)
+        self.access.set_own_tokens(load_tokens(folder / TOKENS))
         self._url = ""
         self.when_read: Callable[[], None] = lambda: None
         """Called when the tokens or the file `revoked` change."""
-        self._known = {name: _content(folder / name) for name in (TOKENS, REVOKED)}
+        self._known = {name: _read_file(folder / name) for name in (TOKENS, REVOKED)}
 
     def write_kubeconfigs(self, url: str) -> Path:
         """Write a kubeconfig for each role with the server's URL; return the admin's path."""
         self._url = url
-        return write_kubeconfigs(self._folder, self.authority(), url)
+        return write_kubeconfigs(self._folder, self.load_authority(), url)
 
     async def run(self) -> None:
         files = FileWatch()
         async with asyncio.TaskGroup() as tasks:
             for name in (TOKENS, REVOKED):
-                tasks.create_task(self._follow(files, self._folder / name))
+                tasks.create_task(self._follow_file(files, self._folder / name))
             renewed = self._clock()
             while True:
                 await asyncio.sleep(_LOOK_SECONDS)  # short: after a jump of the clock, clients refuse the certificate
                 if abs(self._clock() - renewed) >= RENEW_EVERY:
                     renewed = self._clock()
-                    await self.renew()
+                    await self.renew_server_certificate()
 
-    async def _follow(self, files: FileWatch, path: Path) -> None:
+    async def _follow_file(self, files: FileWatch, path: Path) -> None:
         async for _ in files.contents(path):
-            if self.read_again():
-                await self.renew()
+            if self.read_credential_files():
+                await self.renew_server_certificate()
 
-    def read_again(self) -> bool:
+    def read_credential_files(self) -> bool:
         """Reread the changed files; report whether any changed. They are small."""
         before = dict(self._known)
-        for name, take in ((TOKENS, self._take_tokens), (REVOKED, self._take_revoked)):
+        for name, take in ((TOKENS, self._set_tokens), (REVOKED, self._set_revoked)):
             path = self._folder / name
-            content = _content(path)
+            content = _read_file(path)
             if content is None or content == self._known.get(name):
                 continue
             self._known[name] = content
@@ -92,21 +92,21 @@ class Keys:
             self.when_read()
         return changed
 
-    async def rename(self, names: Iterable[str]) -> None:
+    async def change_names(self, names: Iterable[str]) -> None:
         """Make the server's certificate valid for these names; new connections get it."""
         self._names = tuple(names)
-        await self.renew()
+        await self.renew_server_certificate()
 
-    async def renew(self) -> None:
+    async def renew_server_certificate(self) -> None:
         try:
-            await asyncio.to_thread(self._renew)
+            await asyncio.to_thread(self._renew_certificates)
         except (ConfigError, OSError) as error:
             log.error("cannot renew certificates", reason=error)
 
-    def _renew(self) -> None:
-        authority = self.authority()
-        pair = authority.server(self._names)
-        if (now := _certificates(authority, pair.certificate)) != self._shown:
+    def _renew_certificates(self) -> None:
+        authority = self.load_authority()
+        pair = authority.issue_server_certificate(self._names)
+        if (now := _read_certificates(authority, pair.certificate)) != self._shown:
             self.tls.load_cert_chain(pair.certificate, pair.key)
             self.tls.load_verify_locations(authority.pair.certificate)
             self._shown = now
@@ -114,26 +114,26 @@ class Keys:
         if self._url:
             write_kubeconfigs(self._folder, authority, self._url)
 
-    def authority(self) -> Authority:
+    def load_authority(self) -> Authority:
         serials = self.access.revoked.serials | self.access.withdrawn.others.serials
         return Authority(self._folder / "pki", self._clock(), serials, self._life)
 
-    def share(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> None:
-        if self.access.share(tokens, withdrawn):
+    def set_shared_credentials(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> None:
+        if self.access.set_shared_credentials(tokens, withdrawn):
             self.when_read()
 
-    def _take_tokens(self, path: Path, content: bytes) -> None:
-        self.access.take(parse_tokens(path, content))
+    def _set_tokens(self, path: Path, content: bytes) -> None:
+        self.access.set_own_tokens(parse_tokens(path, content))
 
-    def _take_revoked(self, path: Path, content: bytes) -> None:
+    def _set_revoked(self, path: Path, content: bytes) -> None:
         self.access.revoked = parse_revoked(path, content)
 
 
-def _certificates(authority: Authority, certificate: Path) -> tuple[bytes | None, ...]:
-    return _content(authority.pair.certificate), _content(certificate)
+def _read_certificates(authority: Authority, certificate: Path) -> tuple[bytes | None, ...]:
+    return _read_file(authority.pair.certificate), _read_file(certificate)
 
 
-def _content(path: Path) -> bytes | None:
+def _read_file(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError:
@@ -144,7 +144,7 @@ _SECRET: Final = ("pki/*.key", "*.kubeconfig", "tokens.csv", "store.db*")
 _PUBLIC: Final = (".", "pki", "pki/*.crt", "revoked", "member.json")
 
 
-def tell_loose_modes(folder: Path) -> None:
+def warn_of_loose_modes(folder: Path) -> None:
     """Log a warning for each secret that other users can read, and for each file and folder that they can change."""
     for patterns, bits, remedy in ((_SECRET, 0o077, "go-rwx"), (_PUBLIC, 0o022, "go-w")):
         for path in (folder / each for pattern in patterns for each in sorted(_find_files(folder, pattern))):

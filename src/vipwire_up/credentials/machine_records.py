@@ -20,7 +20,7 @@ from typing import Final
 from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time, parse_time
 from vipwire_up.api.kinds.small_kinds import SECRETS
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.credentials.records import encode_texts, lines_of
 from vipwire_up.nodes.objects import Objects
@@ -62,7 +62,7 @@ class Present:
     tokens: Mapping[str, str]
     nodes: Mapping[str, str]
 
-    def end_of(self, node: str, certificate: IssuedCertificate, now: datetime) -> str:
+    def describe_end(self, node: str, certificate: IssuedCertificate, now: datetime) -> str:
         """Return why a machine's certificate has ended; "" if it has not."""
         origin = certificate.origin
         if origin.node_uid and self.nodes.get(node) not in (origin.node_uid, ""):
@@ -100,11 +100,11 @@ class MachineRecord:
         )
         return replace(self, given=frozenset(given))
 
-    def find(self, serial: int) -> IssuedCertificate | None:
+    def find_certificate(self, serial: int) -> IssuedCertificate | None:
         return next((each for each in (*self.refused, *self.given) if each.serial == serial), None)
 
 
-def machine_secret(record: MachineRecord, now: datetime) -> Object:
+def build_machine_secret(record: MachineRecord, now: datetime) -> Object:
     """Build the Secret of a record, without expired certificates."""
     meta = {"name": f"{PREFIX}{record.node}", "namespace": NAMESPACE}
     given, refused = (
@@ -114,14 +114,14 @@ def machine_secret(record: MachineRecord, now: datetime) -> Object:
     data = {
         "given": "".join(f"{each.serial:X} {format_time(each.until)}\n" for each in given),
         "refused": "".join(f"{each.serial:X} {format_time(each.until)}\n" for each in refused),
-        "origins": "".join(_origin_line(each) for each in (*given, *refused) if each.origin != Origin()),
+        "origins": "".join(_format_origin(each) for each in (*given, *refused) if each.origin != Origin()),
     }
     return {"metadata": meta, "type": KIND, "data": encode_texts(data)}
 
 
-def read_machine(secret: Object) -> MachineRecord | None:
+def read_machine_record(secret: Object) -> MachineRecord | None:
     """Parse a record; None for another Secret. Invalid lines are skipped."""
-    name = str(at(secret, "metadata", "name") or "")
+    name = str(value_at(secret, "metadata", "name") or "")
     if secret.get("type") != KIND or not name.startswith(PREFIX):
         return None
     origins = dict(_read_origins(lines_of(secret, "origins")))
@@ -135,10 +135,10 @@ def read_machine(secret: Object) -> MachineRecord | None:
     return MachineRecord(name.removeprefix(PREFIX), given, refused)
 
 
-def certificate_table(records: Iterable[MachineRecord], present: Present, now: datetime) -> Iterator[str]:
+def format_certificate_table(records: Iterable[MachineRecord], present: Present, now: datetime) -> Iterator[str]:
     yield f"{'SERIAL':42}{'EXPIRES':22}{'TOKEN':8}{'USER':34}STATE"
     for record in sorted(records, key=lambda each: each.node):
-        found = [(each, present.end_of(record.node, each, now) or "in force") for each in record.given]
+        found = [(each, present.describe_end(record.node, each, now) or "in force") for each in record.given]
         found += [(each, "refused") for each in record.refused]
         for each, state in sorted(found, key=lambda pair: (pair[0].origin.user, pair[0].until, pair[0].serial)):
             if each.until > now:
@@ -147,9 +147,12 @@ def certificate_table(records: Iterable[MachineRecord], present: Present, now: d
                 yield f"{each.serial:<42X}{expiry:22}{token:8}{user:34}{state}"
 
 
-def token_uids(secrets: Iterable[Object]) -> dict[str, str]:
+def token_uids_by_id(secrets: Iterable[Object]) -> dict[str, str]:
     """Return the UIDs of the bootstrap tokens among Secrets of kube-system, by id."""
-    found = ((str(at(each, "metadata", "name") or ""), str(at(each, "metadata", "uid") or "")) for each in secrets)
+    found = (
+        (str(value_at(each, "metadata", "name") or ""), str(value_at(each, "metadata", "uid") or ""))
+        for each in secrets
+    )
     return {name.removeprefix(TOKEN_PREFIX): uid for name, uid in found if name.startswith(TOKEN_PREFIX)}
 
 
@@ -157,27 +160,27 @@ async def refuse_certificates(
     objects: Objects, node: str, has_ended: Callable[[IssuedCertificate], bool], now: datetime
 ) -> None:
     """Refuse those of a machine's certificates that have ended. Raise ApiError if the record cannot be written."""
-    await change_machine(objects, node, lambda record: record.with_refused(has_ended), now)
+    await change_machine_record(objects, node, lambda record: record.with_refused(has_ended), now)
 
 
-async def change_machine(
+async def change_machine_record(
     objects: Objects, node: str, change: Callable[[MachineRecord], MachineRecord], now: datetime
 ) -> None:
     """Change a machine's record; create it if missing. Raise ApiError if it cannot be written."""
 
     def edit(value: Object) -> Object:
-        record = change(read_machine(value) or MachineRecord(node))
-        return value | {"data": machine_secret(record, now)["data"]}
+        record = change(read_machine_record(value) or MachineRecord(node))
+        return value | {"data": build_machine_secret(record, now)["data"]}
 
     try:
         await objects.edit(SECRETS, NAMESPACE, f"{PREFIX}{node}", edit)
     except ApiError as error:
         if error.code != 404:
             raise
-        await objects.create(SECRETS, NAMESPACE, machine_secret(change(MachineRecord(node)), now))
+        await objects.create(SECRETS, NAMESPACE, build_machine_secret(change(MachineRecord(node)), now))
 
 
-def _origin_line(certificate: IssuedCertificate) -> str:
+def _format_origin(certificate: IssuedCertificate) -> str:
     origin = certificate.origin
     expiry = format_time(origin.token_expiry) if origin.token_expiry else ""
     fields = (origin.user, origin.token, origin.token_uid, expiry, origin.node_uid)

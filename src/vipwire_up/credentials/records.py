@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import ConfigError
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.credentials.revocation import NOBODY, Revoked, parse_revoked
@@ -31,7 +31,7 @@ def encode_texts(data: Mapping[str, str]) -> dict[str, str]:
 
 def text_of(secret: Object, name: str) -> str:
     try:
-        return base64.b64decode(str(at(secret, "data", name) or ""), validate=True).decode()
+        return base64.b64decode(str(value_at(secret, "data", name) or ""), validate=True).decode()
     except (binascii.Error, ValueError):
         return ""
 
@@ -53,13 +53,13 @@ class ServerRecord:
     withdrawn: frozenset[bytes] = frozenset()
     revoked: Revoked = NOBODY
 
-    def now(self, tokens: Mapping[bytes, User], revoked: Revoked) -> "ServerRecord":
+    def with_current(self, tokens: Mapping[bytes, User], revoked: Revoked) -> "ServerRecord":
         """Return the record after the server's tokens changed to these: removed tokens are withdrawn."""
         gone = self.tokens.keys() - tokens.keys()
         return ServerRecord(self.node, dict(tokens), (self.withdrawn | gone) - tokens.keys(), revoked)
 
 
-def server_secret(record: ServerRecord) -> Object:
+def build_server_secret(record: ServerRecord) -> Object:
     rows = io.StringIO()
     writer = csv.writer(rows, lineterminator="\n")
     for digest, user in sorted(record.tokens.items()):
@@ -67,19 +67,19 @@ def server_secret(record: ServerRecord) -> Object:
     data = {
         "tokens": rows.getvalue(),
         "withdrawn": "".join(f"{digest.hex()}\n" for digest in sorted(record.withdrawn)),
-        "revoked": "".join(f"{line}\n" for line in _revoked_lines(record.revoked)),
+        "revoked": "".join(f"{line}\n" for line in _format_revoked(record.revoked)),
     }
     meta = {"name": f"{SERVER_PREFIX}{record.node}", "namespace": "kube-system"}
     return {"metadata": meta, "type": SERVER_KIND, "data": encode_texts(data)}
 
 
-def read_server(secret: Object) -> ServerRecord | None:
+def read_server_record(secret: Object) -> ServerRecord | None:
     """Parse a record; None for another Secret. Invalid lines are skipped."""
-    name = str(at(secret, "metadata", "name") or "")
+    name = str(value_at(secret, "metadata", "name") or "")
     if secret.get("type") != SERVER_KIND or not name.startswith(SERVER_PREFIX):
         return None
-    tokens = dict(_tokens(lines_of(secret, "tokens")))
-    withdrawn = frozenset(_digests(lines_of(secret, "withdrawn")))
+    tokens = dict(_parse_tokens(lines_of(secret, "tokens")))
+    withdrawn = frozenset(_parse_digests(lines_of(secret, "withdrawn")))
     try:
         revoked = parse_revoked(Path(name), text_of(secret, "revoked").encode())
     except ConfigError:
@@ -87,19 +87,19 @@ def read_server(secret: Object) -> ServerRecord | None:
     return ServerRecord(name.removeprefix(SERVER_PREFIX), tokens, withdrawn, revoked)
 
 
-def _revoked_lines(revoked: Revoked) -> Iterator[str]:
+def _format_revoked(revoked: Revoked) -> Iterator[str]:
     yield from (f"serial {serial:X}" for serial in sorted(revoked.serials))
     yield from (f"user {name}" for name in sorted(revoked.users))
 
 
-def _tokens(lines: Iterable[str]) -> Iterator[tuple[bytes, User]]:
+def _parse_tokens(lines: Iterable[str]) -> Iterator[tuple[bytes, User]]:
     for row in csv.reader(lines):
-        digests = list(_digests(row[:1]))
+        digests = list(_parse_digests(row[:1]))
         if len(row) == 4 and digests:
             yield digests[0], User(row[1], tuple(filter(None, row[3].split(","))))
 
 
-def _digests(texts: Iterable[str]) -> Iterator[bytes]:
+def _parse_digests(texts: Iterable[str]) -> Iterator[bytes]:
     for text in texts:
         try:
             yield bytes.fromhex(text)

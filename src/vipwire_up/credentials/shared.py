@@ -15,7 +15,7 @@ from vipwire.kube.errors import ApiError
 from vipwire.logging import log
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import SECRETS
-from vipwire_up.api.objects.object import readable, shown
+from vipwire_up.api.objects.object import decode_damaged_record, decode_with_name
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.api.serving.authorization import User
@@ -26,13 +26,13 @@ from vipwire_up.credentials.machine_records import (
     TOKEN_PREFIX,
     IssuedCertificate,
     Present,
-    read_machine,
+    read_machine_record,
     refuse_certificates,
-    token_uids,
+    token_uids_by_id,
 )
 from vipwire_up.credentials.machine_records import PREFIX as MACHINES
 from vipwire_up.credentials.records import SERVER_PREFIX as SERVERS
-from vipwire_up.credentials.records import ServerRecord, read_server, server_secret
+from vipwire_up.credentials.records import ServerRecord, build_server_secret, read_server_record
 from vipwire_up.credentials.revocation import Revoked
 from vipwire_up.nodes.node import is_ready
 from vipwire_up.nodes.objects import LocalObjects
@@ -66,18 +66,18 @@ class SharedCredentials:
         self._withdrawn = Withdrawn()
         self._ended: dict[str, set[int]] = {}
         self._told = ""
-        self.look()
+        self.read_changes()
 
     async def run(self) -> None:
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> float | None:
         """Apply the records, and write this server's own; return the seconds until the next call."""
-        self.look()
+        self.read_changes()
         try:
-            await self._note_ended()
+            await self._note_ended_machines()
             if self._registry.store.shared:
-                await self._publish()
+                await self._write_own_record()
         except ApiError as error:
             if str(error) != self._told:
                 log.warning("cannot write the list of revoked credentials; trying again", error=error)
@@ -86,8 +86,8 @@ class SharedCredentials:
         self._told = ""
         return RETRY_SECONDS if self._registry.store.shared else None
 
-    def look(self) -> None:
-        changes, anew = self._feed.look()
+    def read_changes(self) -> None:
+        changes, anew = self._feed.read_changes()
         if anew:
             self._nodes.clear()
         ended = [self._note_node(change) for change in changes if change.record.key.resource == NODES.id]
@@ -96,11 +96,11 @@ class SharedCredentials:
         elif not ended:
             return
         ready = frozenset(name for name, node in self._nodes.items() if node.ready)
-        self._keys.share(self._tokens, replace(self._withdrawn, ready=ready))
+        self._keys.set_shared_credentials(self._tokens, replace(self._withdrawn, ready=ready))
 
     def _note_node(self, change: RecordChange) -> bool:
         """Record a Node; report whether certificates may have ended with it."""
-        name, value = change.record.key.name, readable(change.record)
+        name, value = change.record.key.name, decode_damaged_record(change.record)
         before = self._nodes.pop(name, None)
         if change.deleted:
             return True
@@ -109,17 +109,17 @@ class SharedCredentials:
 
     def _read_records(self) -> None:
         found = [each for each in self._registry.store.scan(SECRETS.id) if _is_record(each.key)]
-        values = {each.key.name: shown(each) for each in found}
-        present = Present(token_uids(values.values()), {name: node.uid for name, node in self._nodes.items()})
+        values = {each.key.name: decode_with_name(each) for each in found}
+        present = Present(token_uids_by_id(values.values()), {name: node.uid for name, node in self._nodes.items()})
         now, self._ended = self._registry.clock(), {}
         tokens, digests, users, serials = dict[bytes, User](), set[bytes](), set[str](), set[int]()
         for value in values.values():
-            if (machine := read_machine(value)) is not None:
-                ended = {each.serial for each in machine.given if present.end_of(machine.node, each, now)}
+            if (machine := read_machine_record(value)) is not None:
+                ended = {each.serial for each in machine.given if present.describe_end(machine.node, each, now)}
                 serials.update(ended, (each.serial for each in machine.refused))
                 if ended:
                     self._ended[machine.node] = ended
-            elif (server := read_server(value)) is not None:
+            elif (server := read_server_record(value)) is not None:
                 tokens.update(server.tokens if server.node != self._node else {})
                 digests |= server.withdrawn
                 users |= server.revoked.users
@@ -127,30 +127,30 @@ class SharedCredentials:
         revoked = Revoked(frozenset(serials), frozenset(users))
         self._tokens, self._withdrawn = tokens, Withdrawn(frozenset(digests), revoked)
 
-    async def _note_ended(self) -> None:
+    async def _note_ended_machines(self) -> None:
         """Mark ended certificates in the machines' records. Raise ApiError."""
         for node, ended in list(self._ended.items()):
-            await refuse_certificates(self._objects, node, partial(_is_among, ended), self._registry.clock())
+            await refuse_certificates(self._objects, node, partial(_has_serial, ended), self._registry.clock())
             self._ended.pop(node, None)
             log.info("revoking certificates of a deleted token or Node", node=node)
 
-    async def _publish(self) -> None:
+    async def _write_own_record(self) -> None:
         name = f"{SERVERS}{self._node}"
         found = await self._objects.read(SECRETS, NAMESPACE, name)
-        before = (read_server(found) if found else None) or ServerRecord(self._node)
-        now = before.now(self._keys.access.own, self._keys.access.revoked)
+        before = (read_server_record(found) if found else None) or ServerRecord(self._node)
+        now = before.with_current(self._keys.access.own, self._keys.access.revoked)
         if found is None:
-            await self._objects.create(SECRETS, NAMESPACE, server_secret(now))
+            await self._objects.create(SECRETS, NAMESPACE, build_server_secret(now))
         elif now != before:
 
             def edit(value: Object) -> Object:
-                there = read_server(value) or before
-                return value | {"data": server_secret(there.now(now.tokens, now.revoked))["data"]}
+                there = read_server_record(value) or before
+                return value | {"data": build_server_secret(there.with_current(now.tokens, now.revoked))["data"]}
 
             await self._objects.edit(SECRETS, NAMESPACE, name, edit)
 
 
-def _is_among(serials: Collection[int], certificate: IssuedCertificate) -> bool:
+def _has_serial(serials: Collection[int], certificate: IssuedCertificate) -> bool:
     return certificate.serial in serials
 
 

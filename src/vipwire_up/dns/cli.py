@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from vipwire.errors import VipwireError
-from vipwire_up.nodes.flags import port
+from vipwire_up.nodes.flags import port_option
 
 
 @click.command()
@@ -29,7 +29,7 @@ from vipwire_up.nodes.flags import port
     show_default=True,
     help="Address at which to listen; repeatable (:: for IPv6).",
 )
-@port("--port", 53, "Port for UDP and TCP")
+@port_option("--port", 53, "Port for UDP and TCP")
 @click.option(
     "--upstream", multiple=True, help="Upstream server for other names: IP, IP:port, [IP]:port; repeatable."
 )
@@ -85,9 +85,9 @@ def dns(**flags: Any) -> None:
 
     Takes the place of CoreDNS with its plugins kubernetes, forward, cache and loadbalance; a Corefile is not read.
     """
-    from vipwire_up.dns.run import start  # noqa: PLC0415  # not for --help
+    from vipwire_up.dns.run import start_server  # noqa: PLC0415  # not for --help
 
     try:
-        start(flags)
+        start_server(flags)
     except VipwireError as error:
         raise click.ClickException(str(error)) from None

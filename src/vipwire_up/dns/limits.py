@@ -28,7 +28,7 @@ class ClientLimits:
     def clients(self) -> int:
         return len({*self._asked, *self._waiting, *self._connections})
 
-    def asks(self, client: str, now: float) -> bool:
+    def count_question(self, client: str, now: float) -> bool:
         """Count a question; report whether it may be answered. `now` in seconds."""
         if not self._rate:
             return True
@@ -40,27 +40,27 @@ class ClientLimits:
 
     def begin_wait(self, client: str) -> bool:
         """Count a question that waits, until `end_wait`; report whether it may wait."""
-        return _take(self._waiting, client, self._most_waiting)
+        return _take_one(self._waiting, client, self._most_waiting)
 
     def end_wait(self, client: str) -> None:
-        _give_back(self._waiting, client)
+        _give_back_one(self._waiting, client)
 
     def begin_connection(self, client: str) -> bool:
         """Count a connection, until `end_connection`; report whether it is allowed."""
-        return _take(self._connections, client, self._most_connections)
+        return _take_one(self._connections, client, self._most_connections)
 
     def end_connection(self, client: str) -> None:
-        _give_back(self._connections, client)
+        _give_back_one(self._connections, client)
 
 
-def _take(counts: Counter[str], client: str, most: int) -> bool:
+def _take_one(counts: Counter[str], client: str, most: int) -> bool:
     if counts[client] >= most:
         return False
     counts[client] += 1
     return True
 
 
-def _give_back(counts: Counter[str], client: str) -> None:
+def _give_back_one(counts: Counter[str], client: str) -> None:
     counts[client] -= 1
     if counts[client] <= 0:
         del counts[client]

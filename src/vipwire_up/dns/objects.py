@@ -146,12 +146,12 @@ _FAMILIES = {"IPv4": 4, "IPv6": 16}
 
 def convert_service(source: WireService) -> tuple[DnsService | None, tuple[Problem, ...]]:
     meta, spec = source.metadata or _NO_META, source.spec or ServiceSpec()
-    found = _findings("Service", meta)
+    found = _new_findings("Service", meta)
     if not found.named(namespaced=True) or not is_label(found.name.name):
         return None, found.problems()
     if spec.type == "ExternalName":
-        return _external(spec, found), found.problems()
-    ports = tuple(_ports(spec.ports or (), "spec.ports", found))
+        return _convert_external_name(spec, found), found.problems()
+    ports = tuple(_convert_ports(spec.ports or (), "spec.ports", found))
     texts = spec.cluster_ips or ((spec.cluster_ip,) if spec.cluster_ip else ())
     if "None" in texts:
         publish = spec.publish_not_ready_addresses is True
@@ -162,7 +162,7 @@ def convert_service(source: WireService) -> tuple[DnsService | None, tuple[Probl
     return DnsService(found.name, Form.CLUSTER_IP, addresses, ports), found.problems()
 
 
-def _external(spec: ServiceSpec, found: Findings) -> DnsService | None:
+def _convert_external_name(spec: ServiceSpec, found: Findings) -> DnsService | None:
     try:
         if not (spec.external_name or "").strip("."):
             raise ValueError("is missing")  # noqa: TRY301  # told like any other reason
@@ -177,29 +177,31 @@ def convert_slice(source: EndpointSlice) -> tuple[DnsSlice | None, tuple[Problem
     """Convert an EndpointSlice; None without a Service or an IP family."""
     meta = source.metadata or SliceMeta()
     service = (meta.labels and meta.labels.service) or ""
-    found = _findings("EndpointSlice", meta)
+    found = _new_findings("EndpointSlice", meta)
     size = _FAMILIES.get(source.address_type or "")
     if size is None or not is_label(service) or not found.named(namespaced=True):
         return None, found.problems()
     name = ObjectName(found.name.namespace, service)
-    ports = tuple(_ports(source.ports or (), "ports", found))
-    return DnsSlice(found.name, name, ports, tuple(_endpoints(source.endpoints or (), size, found))), found.problems()
+    ports = tuple(_convert_ports(source.ports or (), "ports", found))
+    return DnsSlice(
+        found.name, name, ports, tuple(_convert_endpoints_of_slice(source.endpoints or (), size, found))
+    ), found.problems()
 
 
-def _endpoints(sources: Iterable[WireEndpoint], size: int, found: Findings) -> Iterator[DnsEndpoint]:
+def _convert_endpoints_of_slice(sources: Iterable[WireEndpoint], size: int, found: Findings) -> Iterator[DnsEndpoint]:
     for index, source in enumerate(sources):
         path = f"endpoints[{index}]"
         text = source.addresses[0] if source.addresses else None
         # Unset counts as ready: hand-written slices without conditions are used.
         ready = source.conditions is None or source.conditions.ready is not False
-        endpoint = _endpoint(
+        endpoint = _convert_endpoint(
             (f"{path}.addresses[0]", text), (f"{path}.hostname", source.hostname), found, ready=ready
         )
         if endpoint is not None and len(endpoint.address) == size:
             yield endpoint
 
 
-def _endpoint(
+def _convert_endpoint(
     address: tuple[str, str | None], hostname: tuple[str, str | None], found: Findings, *, ready: bool
 ) -> DnsEndpoint | None:
     """Read an endpoint from two fields, each with its path; an invalid hostname is ignored."""
@@ -215,30 +217,32 @@ def convert_endpoints(source: Endpoints) -> tuple[tuple[DnsSlice, ...], tuple[Pr
 
     The slices' names have colons, so that no EndpointSlice can have the same name.
     """
-    found = _findings("Endpoints", source.metadata or _NO_META)
+    found = _new_findings("Endpoints", source.metadata or _NO_META)
     if not found.named(namespaced=True):
         return (), found.problems()
     slices = []
     for index, subset in enumerate(source.subsets or ()):
         path = f"subsets[{index}]"
-        ports = tuple(_ports(subset.ports or (), f"{path}.ports", found))
+        ports = tuple(_convert_ports(subset.ports or (), f"{path}.ports", found))
         name = ObjectName(found.name.namespace, f"{found.name.name}:{index}")
-        slices.append(DnsSlice(name, found.name, ports, tuple(_subset(subset, path, found))))
+        slices.append(DnsSlice(name, found.name, ports, tuple(_convert_subset(subset, path, found))))
     return tuple(slices), found.problems()
 
 
-def _subset(subset: Subset, path: str, found: Findings) -> Iterator[DnsEndpoint]:
+def _convert_subset(subset: Subset, path: str, found: Findings) -> Iterator[DnsEndpoint]:
     for ready, listed in ((True, "addresses"), (False, "notReadyAddresses")):
         for index, source in enumerate((subset.addresses if ready else subset.not_ready_addresses) or ()):
             where = f"{path}.{listed}[{index}]"
-            endpoint = _endpoint(
+            endpoint = _convert_endpoint(
                 (f"{where}.ip", source.ip), (f"{where}.hostname", source.hostname), found, ready=ready
             )
             if endpoint is not None:
                 yield endpoint
 
 
-def _ports(sources: Iterable[WireServicePort | WireEndpointPort], field: str, found: Findings) -> Iterator[DnsPort]:
+def _convert_ports(
+    sources: Iterable[WireServicePort | WireEndpointPort], field: str, found: Findings
+) -> Iterator[DnsPort]:
     """Yield the ports with a name: DNS has no records for others."""
     for index, source in enumerate(sources):
         path = f"{field}[{index}]"
@@ -250,7 +254,7 @@ def _ports(sources: Iterable[WireServicePort | WireEndpointPort], field: str, fo
             yield DnsPort(name, protocol, number)
 
 
-def _findings(kind: str, meta: Meta) -> Findings:
+def _new_findings(kind: str, meta: Meta) -> Findings:
     return Findings(kind, ObjectName(meta.namespace or "", meta.name or ""))
 
 

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from vipwire_up.dns.messages.names import LONGEST, name_of, reverse_name, write_dashed
+from vipwire_up.dns.messages.names import LONGEST, encode_name, encode_reverse_name, format_dashed_address
 from vipwire_up.dns.objects import DnsEndpoint, DnsPort, DnsService, DnsSlice, Form
 
 A, NS, CNAME, SOA, PTR, TXT, AAAA, SRV = 1, 2, 5, 6, 12, 16, 28, 33
@@ -24,49 +24,49 @@ Records: TypeAlias = dict[bytes, dict[int, tuple[bytes, ...]]]
 
 def service_name(service: DnsService, zone: bytes) -> bytes:
     """Return the name of a Service: `<service>.<namespace>.svc.<zone>`."""
-    return name_of((service.name.name, service.name.namespace, "svc"), zone)
+    return encode_name((service.name.name, service.name.namespace, "svc"), zone)
 
 
-def records_of(service: DnsService, slices: Iterable[DnsSlice], zone: bytes) -> Records:
+def build_records(service: DnsService, slices: Iterable[DnsSlice], zone: bytes) -> Records:
     """Return all records of a Service, including those in in-addr.arpa and ip6.arpa; a headless one may have none."""
     name = service_name(service, zone)
     match service.form:
         case Form.EXTERNAL:
             return {name: {CNAME: (service.target,)}}
         case Form.CLUSTER_IP:
-            return _cluster_ip(service, name)
+            return _build_cluster_ip_records(service, name)
         case Form.HEADLESS:
-            return _headless(service, slices, name)
+            return _build_headless_records(service, slices, name)
 
 
-def _cluster_ip(service: DnsService, name: bytes) -> Records:
+def _build_cluster_ip_records(service: DnsService, name: bytes) -> Records:
     records = _Collected()
     for address in service.addresses:
-        records.add(name, *_address(address))
-        records.add(reverse_name(address), PTR, name)
+        records.add(name, *_encode_address(address))
+        records.add(encode_reverse_name(address), PTR, name)
     for port in service.ports:
-        records.add(_port_name(port, name), SRV, _srv(WEIGHT, port, name))
+        records.add(_encode_port_name(port, name), SRV, _encode_srv(WEIGHT, port, name))
     return records.all()
 
 
-def _headless(service: DnsService, slices: Iterable[DnsSlice], name: bytes) -> Records:
+def _build_headless_records(service: DnsService, slices: Iterable[DnsSlice], name: bytes) -> Records:
     records = _Collected()
     answers: dict[bytes, dict[tuple[DnsPort, bytes], None]] = {}
     for piece in slices:
         for endpoint in piece.endpoints:
             if not (endpoint.ready or service.publish_not_ready):
                 continue
-            host = name_of((_host(endpoint),), name)
+            host = encode_name((_host_label(endpoint),), name)
             if len(host) > LONGEST:
                 continue
             for of in (name, host):
-                records.add(of, *_address(endpoint.address))
-            records.add(reverse_name(endpoint.address), PTR, host)
+                records.add(of, *_encode_address(endpoint.address))
+            records.add(encode_reverse_name(endpoint.address), PTR, host)
             for port in piece.ports:
-                answers.setdefault(_port_name(port, name), {})[port, host] = None
+                answers.setdefault(_encode_port_name(port, name), {})[port, host] = None
     for of, pairs in answers.items():
         for port, host in pairs:
-            records.add(of, SRV, _srv(max(1, WEIGHT // len(pairs)), port, host))
+            records.add(of, SRV, _encode_srv(max(1, WEIGHT // len(pairs)), port, host))
     return records.all()
 
 
@@ -87,17 +87,17 @@ class _Collected:
         }
 
 
-def _host(endpoint: DnsEndpoint) -> str:
-    return endpoint.hostname or write_dashed(endpoint.address)
+def _host_label(endpoint: DnsEndpoint) -> str:
+    return endpoint.hostname or format_dashed_address(endpoint.address)
 
 
-def _address(address: bytes) -> tuple[int, bytes]:
+def _encode_address(address: bytes) -> tuple[int, bytes]:
     return A if len(address) == 4 else AAAA, address
 
 
-def _port_name(port: DnsPort, name: bytes) -> bytes:
-    return name_of((f"_{port.name}", f"_{port.protocol.label}"), name)
+def _encode_port_name(port: DnsPort, name: bytes) -> bytes:
+    return encode_name((f"_{port.name}", f"_{port.protocol.label}"), name)
 
 
-def _srv(weight: int, port: DnsPort, target: bytes) -> bytes:
+def _encode_srv(weight: int, port: DnsPort, target: bytes) -> bytes:
     return struct.pack("!HHH", 0, weight, port.number) + target

@@ -10,7 +10,7 @@ from vipwire.errors import ConfigError
 from vipwire.file_io.file_watch import FileWatch
 from vipwire.logging import log
 from vipwire.process_lifecycle.supervision import Begun
-from vipwire_up.dns.settings import Settings, read_resolv_conf, without_ourselves
+from vipwire_up.dns.settings import Settings, drop_own_servers, read_resolv_conf
 from vipwire_up.dns.upstream.exchange import Forwarder
 
 
@@ -21,32 +21,32 @@ class ResolvConf:
         self._settings, self._path, self._forwarder = settings, path, forwarder
         self._told = ""
         try:
-            self._take(path.read_bytes())
+            self._use_content(path.read_bytes())
         except OSError as error:
-            self._tell_none(error.strerror or "")
+            self._warn_of_no_servers(error.strerror or "")
 
     async def run(self, _begun: Begun) -> None:
         async for content in FileWatch().contents(self._path):
             if content is not None:
-                self._take(content)
+                self._use_content(content)
 
-    def _take(self, content: bytes) -> None:
+    def _use_content(self, content: bytes) -> None:
         try:
             found = read_resolv_conf(content.decode(errors="replace"), str(self._path))
         except ConfigError as error:
             log.warning("cannot use this resolv.conf: keeping the earlier servers", reason=error)
             return
-        servers = without_ourselves(self._settings, found)
+        servers = drop_own_servers(self._settings, found)
         if servers != self._forwarder.servers:
-            self._forwarder.use(servers)
+            self._forwarder.set_servers(servers)
         ours = ",".join(str(each) for each in found if each not in servers)
         if not servers:
-            self._tell_none("the file names this server only" if ours else "the file names no server")
+            self._warn_of_no_servers("the file names this server only" if ours else "the file names no server")
         elif self._told != (told := ",".join(map(str, servers))):
             self._told = told
             log.info("using the servers of resolv.conf for other names", file=self._path, servers=told, ignored=ours)
 
-    def _tell_none(self, reason: str) -> None:
+    def _warn_of_no_servers(self, reason: str) -> None:
         if self._told != reason:
             log.warning(
                 "no upstream server: refusing queries for other names until this file names one",

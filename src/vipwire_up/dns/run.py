@@ -1,7 +1,7 @@
 """One DNS server: connects a source of objects, the zone, upstream servers, the sockets and the HTTP pages.
 
-`serve` is for a process with other parts, such as `vipwire up`. `start` is the command, which checks and opens all
-that its flags name.
+`serve_dns` is for a process with other parts, such as `vipwire up`. `start_server` is the command `vipwire dns`: it
+checks the flags, and opens the files and sockets that they name.
 """
 
 import asyncio
@@ -37,8 +37,8 @@ from vipwire_up.dns.settings import (
     Settings,
     check_address,
     check_domain,
+    drop_own_servers,
     parse_server,
-    without_ourselves,
 )
 from vipwire_up.dns.sockets import open_pair, open_pairs
 from vipwire_up.dns.statistics import DnsStatistics
@@ -53,7 +53,7 @@ Ready: TypeAlias = Callable[[int, tuple[str, ...]], None]
 """Called with the port and the addresses once the sockets are open."""
 
 
-async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _addresses: None) -> None:
+async def serve_dns(settings: Settings, feed: Feed, ready: Ready = lambda _port, _addresses: None) -> None:
     """Serve DNS until cancelled. Raise UnsupportedError if an address cannot be bound."""
     served = _Served(settings)
     async with asyncio.TaskGroup() as tasks:
@@ -61,7 +61,7 @@ async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _ad
         try:
             pairs = open_pairs(settings.addresses, settings.port)
             for pair in pairs:
-                await server.answer(pair)
+                await server.answer_on_sockets(pair)
             port = pairs[0].port
             inner = [address for address in settings.inner if await _listen_within(server, address, port)]
             if settings.http:
@@ -78,7 +78,7 @@ async def serve(settings: Settings, feed: Feed, ready: Ready = lambda _port, _ad
             supervisor = Supervisor(lambda *_, again: served.count_failure())  # noqa: ARG005  # all count
             if served.resolv_conf is not None:
                 tasks.create_task(supervisor.keep("resolv.conf", served.resolv_conf.run), name="resolv.conf")
-            await supervisor.keep("source", lambda _begun: feed(served.take))
+            await supervisor.keep("source", lambda _begun: feed(served.note_event))
         finally:
             server.close()
 
@@ -96,7 +96,7 @@ async def _listen_within(server: DnsServer, address: str, port: int) -> bool:
             reason=error.strerror,
         )
         return False
-    await server.answer(pair)
+    await server.answer_on_sockets(pair)
     return True
 
 
@@ -109,8 +109,8 @@ class _Served:
         # Like a date in a zone file: a restarted server's serial must not go back.
         self.zone = Zone(settings.domain, ttl=settings.ttl, addresses=addresses, serial=int(time.time()) & 0xFFFFFFFF)
         self._cache = Cache(settings.cache)
-        self.statistics = DnsStatistics(self._sizes)
-        servers, tried = without_ourselves(settings, settings.upstream), self.statistics.count_attempt
+        self.statistics = DnsStatistics(self._record_counts)
+        servers, tried = drop_own_servers(settings, settings.upstream), self.statistics.count_attempt
         forwarder = Forwarder(servers, self._cache, mixed=settings.mixed, witness=tried)
         for server in settings.upstream:
             if server not in servers:
@@ -122,10 +122,10 @@ class _Served:
             log.warning("no upstream server: refusing queries for other names")
         self.resolver = Resolver(self.zone, forwarder, pods=settings.pods)
 
-    def _sizes(self) -> Mapping[str, int]:
+    def _record_counts(self) -> Mapping[str, int]:
         return {**self.zone.sizes, "cached": len(self._cache)}
 
-    def take(self, event: DnsEvent) -> None:
+    def note_event(self, event: DnsEvent) -> None:
         synced = self.zone.synced
         for problem in self.zone.apply(event):
             log.warning("invalid object", problem=problem)
@@ -164,7 +164,7 @@ def run_dns(settings: Settings, feed: Feed) -> None:
 
         async with asyncio.TaskGroup() as tasks:
             alive = tasks.create_task(systemd.keep_alive())
-            serving = serve(settings, feed, lambda *_: systemd.notify(systemd.READY))
+            serving = serve_dns(settings, feed, lambda *_: systemd.notify(systemd.READY))
             await event_loop.run_until_first_ends(serving, log_stop())
             alive.cancel()
 
@@ -176,14 +176,14 @@ def run_dns(settings: Settings, feed: Feed) -> None:
 _Source: TypeAlias = ApiSource[DnsKind, DnsObject] | ManifestSource[DnsKind, DnsObject]
 
 
-def start(flags: Mapping[str, Any]) -> None:
+def start_server(flags: Mapping[str, Any]) -> None:
     """Run the server of these flags until a signal ends it; raise ConfigError or UnsupportedError."""
     log.configure(Logging(verbosity=flags["verbosity"]))
-    settings = settings_of(flags)
-    run_dns(settings, _feed(flags["kubeconfig"], flags["master"], flags["manifests"]))
+    settings = read_settings(flags)
+    run_dns(settings, _build_feed(flags["kubeconfig"], flags["master"], flags["manifests"]))
 
 
-def settings_of(flags: Mapping[str, Any]) -> Settings:
+def read_settings(flags: Mapping[str, Any]) -> Settings:
     http, resolv_conf = str(flags["http_address"]), Path(flags["resolv_conf"])
     return Settings(
         domain=check_domain(flags["cluster_domain"]),
@@ -201,7 +201,7 @@ def settings_of(flags: Mapping[str, Any]) -> Settings:
     )
 
 
-def _feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ...]) -> Feed:
+def _build_feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ...]) -> Feed:
     if manifests and (kubeconfig or master):
         raise ConfigError("--manifests: cannot be combined with --kubeconfig and --master")
     source: _Source = (
@@ -211,12 +211,12 @@ def _feed(kubeconfig: Path | None, master: str | None, manifests: tuple[Path, ..
     async def feed(emit: Emit) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(source.run(emit), name="source")
-            tasks.create_task(_tell_contact(source), name="contact")
+            tasks.create_task(_log_contact(source), name="contact")
 
     return feed
 
 
-async def _tell_contact(source: _Source) -> None:
+async def _log_contact(source: _Source) -> None:
     told: dict[str, str] = {}
     while True:
         log_failures(states := source.health(), told)

@@ -19,7 +19,7 @@ from typing import Any, Final
 from vipwire.logging import log
 from vipwire.process_lifecycle.supervision import in_short
 from vipwire_up.dns.limits import ClientLimits
-from vipwire_up.dns.messages.message import SERVFAIL, Query, Refusal, Reply, read_query, render
+from vipwire_up.dns.messages.message import SERVFAIL, Query, Refusal, Reply, encode_answer, read_query
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.sockets import IP_PKTINFO, Pair
 from vipwire_up.dns.statistics import DnsStatistics
@@ -61,14 +61,14 @@ class DnsServer:
         for task in (*self._waiting, *self._connections):
             task.cancel()
 
-    async def answer(self, pair: Pair) -> None:
+    async def answer_on_sockets(self, pair: Pair) -> None:
         loop = asyncio.get_running_loop()
-        loop.add_reader(pair.datagrams, partial(self._read, pair.datagrams, exact=pair.exact))
-        self._closers.append(partial(_forget, loop, pair.datagrams))
+        loop.add_reader(pair.datagrams, partial(self._read_datagrams, pair.datagrams, exact=pair.exact))
+        self._closers.append(partial(_close_datagrams, loop, pair.datagrams))
         server = await asyncio.start_server(self._serve_connection, sock=pair.stream, backlog=128)
         self._closers.append(server.close)
 
-    def _read(self, datagrams: socket.socket, *, exact: bool) -> None:
+    def _read_datagrams(self, datagrams: socket.socket, *, exact: bool) -> None:
         """Answer the datagrams at a socket; at a wildcard address, from the address that each client asked."""
         now = time.monotonic()
         for _ in range(AT_ONCE):
@@ -78,13 +78,13 @@ class DnsServer:
                     data, asker = datagrams.recvfrom(65535)
                 else:
                     data, ancillary, _, asker = datagrams.recvmsg(65535, 64)
-                    source = _source(ancillary)
+                    source = _source_control_message(ancillary)
             except OSError:  # no more datagrams, or an ICMP error about an earlier answer
                 return
-            if answer := self._answer(data, (datagrams, asker, source), now):
-                self._send(datagrams, answer, asker, source)
+            if answer := self._answer_or_defer(data, (datagrams, asker, source), now):
+                self._send_datagram(datagrams, answer, asker, source)
 
-    def _send(self, datagrams: socket.socket, answer: bytes, asker: Any, source: Any) -> None:
+    def _send_datagram(self, datagrams: socket.socket, answer: bytes, asker: Any, source: Any) -> None:
         try:
             if source:
                 datagrams.sendmsg((answer,), source, 0, asker)
@@ -93,10 +93,10 @@ class DnsServer:
         except OSError:  # a full buffer or no route: the client asks again
             self._statistics.unsent += 1
 
-    def _answer(self, data: bytes, back: tuple[socket.socket, Any, Any], now: float) -> bytes:
+    def _answer_or_defer(self, data: bytes, back: tuple[socket.socket, Any, Any], now: float) -> bytes:
         """Answer at once, or return b"" and send the answer `back` later."""
         client: str = back[1][0]
-        if not self._limits.asks(client, now):
+        if not self._limits.count_question(client, now):
             self._statistics.dropped["rate"] += 1
             return b""
         try:
@@ -104,7 +104,7 @@ class DnsServer:
             if isinstance(query, Refusal):
                 self._statistics.count_refusal("udp", query.rcode)
                 return query.answer
-            reply = self._quick(query)
+            reply = self._answer_at_once(query)
             if reply is None and (reply := self._refuse_too_many(client)) is None:
                 task = self._tasks.create_task(self._answer_later(query, back))
                 self._waiting.add(task)
@@ -112,16 +112,18 @@ class DnsServer:
                 return b""
             self._turn += 1
             self._statistics.count_answer("udp", query.type, reply.rcode)
-            return render(query, reply, query.limit, turn=self._turn, recursion=self._resolver.forwarder is not None)
+            return encode_answer(
+                query, reply, query.limit, turn=self._turn, recursion=self._resolver.forwarder is not None
+            )
         except Exception as error:  # noqa: BLE001  # an error in one question must not stop the others
-            self._survive(error)
+            self._log_failure(error)
             return b""
 
-    def _quick(self, query: Query) -> Reply | None:
+    def _answer_at_once(self, query: Query) -> Reply | None:
         try:
-            return self._resolver.quick(query)
+            return self._resolver.answer_at_once(query)
         except Exception as error:  # noqa: BLE001  # as above
-            self._survive(error)
+            self._log_failure(error)
             return _FAILED
 
     def _refuse_too_many(self, client: str) -> Reply | None:
@@ -133,14 +135,14 @@ class DnsServer:
 
     async def _answer_slowly(self, query: Query, client: str) -> Reply:
         try:
-            return await self._resolver.slow(query)
+            return await self._resolver.answer_slowly(query)
         except Exception as error:  # noqa: BLE001  # as above
-            self._survive(error)
+            self._log_failure(error)
             return _FAILED
         finally:
             self._limits.end_wait(client)
 
-    def _survive(self, error: Exception) -> None:
+    def _log_failure(self, error: Exception) -> None:
         self._statistics.failures += 1
         said = in_short(error)
         if said not in self._told and len(self._told) < _MOST_TOLD:
@@ -153,11 +155,11 @@ class DnsServer:
         self._statistics.count_answer("udp", query.type, reply.rcode)
         try:
             self._turn += 1
-            answer = render(query, reply, query.limit, turn=self._turn, recursion=True)
+            answer = encode_answer(query, reply, query.limit, turn=self._turn, recursion=True)
         except Exception as error:  # noqa: BLE001  # as above
-            self._survive(error)
-            answer = render(query, _FAILED, recursion=True)
-        self._send(datagrams, answer, asker, source)
+            self._log_failure(error)
+            answer = encode_answer(query, _FAILED, recursion=True)
+        self._send_datagram(datagrams, answer, asker, source)
 
     async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task, client = asyncio.current_task(), str((writer.get_extra_info("peername") or ("",))[0])
@@ -168,19 +170,21 @@ class DnsServer:
         self._connections.add(task)
         try:
             with contextlib.suppress(OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                await self._converse(reader, writer, client)
+                await self._answer_connection(reader, writer, client)
                 writer.close()
                 async with asyncio.timeout(IDLE):
                     await writer.wait_closed()
         except Exception as error:  # noqa: BLE001  # as above
-            self._survive(error)
+            self._log_failure(error)
         finally:
             self._connections.discard(task)
             self._limits.end_connection(client)
             # close() would wait until the client has read all, perhaps for ever.
             writer.transport.abort()
 
-    async def _converse(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: str) -> None:
+    async def _answer_connection(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, client: str
+    ) -> None:
         """Answer questions until the client is silent, slow, or sends no question.
 
         A question for upstream does not delay those behind it (RFC 7766 6.2.1.1).
@@ -190,7 +194,7 @@ class DnsServer:
             while True:
                 async with asyncio.timeout(IDLE):
                     data = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
-                if not self._limits.asks(client, time.monotonic()):
+                if not self._limits.count_question(client, time.monotonic()):
                     self._statistics.dropped["rate"] += 1
                     return
                 query = read_query(data)
@@ -198,27 +202,27 @@ class DnsServer:
                     self._statistics.count_refusal("tcp", query.rcode)
                     if not query.answer:
                         return
-                    await _write(writer, query.answer)
+                    await _write_answer(writer, query.answer)
                     continue
-                reply = self._quick(query)
+                reply = self._answer_at_once(query)
                 if reply is None and (reply := self._refuse_too_many(client)) is None:
                     task = self._tasks.create_task(self._answer_stream_later(query, client, writer))
                     for tasks in (pending, self._waiting):
                         tasks.add(task)
                         task.add_done_callback(tasks.discard)
                 else:
-                    await _write(writer, self._encode_reply(query, reply))
+                    await _write_answer(writer, self._encode_reply(query, reply))
         finally:
             if pending:
                 await asyncio.wait(pending)
 
     async def _answer_stream_later(self, query: Query, client: str, writer: asyncio.StreamWriter) -> None:
         try:
-            await _write(writer, self._encode_reply(query, await self._answer_slowly(query, client)))
+            await _write_answer(writer, self._encode_reply(query, await self._answer_slowly(query, client)))
         except (OSError, TimeoutError):
             writer.transport.abort()
         except Exception as error:  # noqa: BLE001  # as above
-            self._survive(error)
+            self._log_failure(error)
             writer.transport.abort()
 
     def _encode_reply(self, query: Query, reply: Reply) -> bytes:
@@ -226,21 +230,21 @@ class DnsServer:
         reply = _FAILED if reply.is_cut else reply
         self._turn += 1
         self._statistics.count_answer("tcp", query.type, reply.rcode)
-        return render(query, reply, turn=self._turn, recursion=self._resolver.forwarder is not None)
+        return encode_answer(query, reply, turn=self._turn, recursion=self._resolver.forwarder is not None)
 
 
-async def _write(writer: asyncio.StreamWriter, answer: bytes) -> None:
+async def _write_answer(writer: asyncio.StreamWriter, answer: bytes) -> None:
     writer.write(len(answer).to_bytes(2) + answer)
     async with asyncio.timeout(IDLE):
         await writer.drain()
 
 
-def _forget(loop: asyncio.AbstractEventLoop, datagrams: socket.socket) -> None:
+def _close_datagrams(loop: asyncio.AbstractEventLoop, datagrams: socket.socket) -> None:
     loop.remove_reader(datagrams)
     datagrams.close()
 
 
-def _source(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
+def _source_control_message(ancillary: list[tuple[int, int, bytes]]) -> list[tuple[int, int, bytes]]:
     for level, kind, data in ancillary:
         if (level, kind) == (socket.IPPROTO_IP, IP_PKTINFO):
             _, _, address = _IN_PKTINFO.unpack(data[: _IN_PKTINFO.size])

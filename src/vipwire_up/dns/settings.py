@@ -87,7 +87,7 @@ def read_resolv_conf(text: str, file: str) -> tuple[UpstreamServer, ...]:
     return tuple(found)[:MOST_SERVERS]
 
 
-def without_ourselves(settings: Settings, servers: Sequence[UpstreamServer]) -> tuple[UpstreamServer, ...]:
+def drop_own_servers(settings: Settings, servers: Sequence[UpstreamServer]) -> tuple[UpstreamServer, ...]:
     """Leave out servers that lead to this one: a question would loop until it times out."""
     everywhere = any(ipaddress.ip_address(address).is_unspecified for address in settings.addresses)
 

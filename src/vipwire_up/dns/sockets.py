@@ -34,7 +34,7 @@ _PROGRAM: Final = b"".join(
 )
 
 
-def answer_this_machine_only(opened: socket.socket) -> None:
+def drop_queries_of_other_machines(opened: socket.socket) -> None:
     """Restrict a socket to this machine's packets. Call before bind() to exclude earlier ones. Raise OSError."""
     program = ctypes.create_string_buffer(_PROGRAM, len(_PROGRAM))
     head = struct.pack("@HP", len(_PROGRAM) // _INSTRUCTION.size, ctypes.addressof(program))
@@ -79,9 +79,9 @@ def open_pairs(hosts: Sequence[str], port: int) -> tuple[Pair, ...]:
 
 def open_pair(host: str, port: int, opened: contextlib.ExitStack, *, from_here: bool = False) -> Pair:
     """Open a pair that `opened` closes; `from_here` accepts this machine's packets only. Raise OSError."""
-    stream = opened.enter_context(_socket(host, port, socket.SOCK_STREAM, from_here=from_here))
+    stream = opened.enter_context(_open_socket(host, port, socket.SOCK_STREAM, from_here=from_here))
     port = stream.getsockname()[1]
-    datagrams = opened.enter_context(_socket(host, port, socket.SOCK_DGRAM, from_here=from_here))
+    datagrams = opened.enter_context(_open_socket(host, port, socket.SOCK_DGRAM, from_here=from_here))
     return Pair(stream, datagrams, exact=host not in ("0.0.0.0", "::"))  # noqa: S104  # a comparison
 
 
@@ -102,12 +102,12 @@ def _open_all(hosts: Sequence[str], port: int, opened: contextlib.ExitStack) -> 
     return pairs
 
 
-def _socket(host: str, port: int, kind: socket.SocketKind, *, from_here: bool) -> socket.socket:
+def _open_socket(host: str, port: int, kind: socket.SocketKind, *, from_here: bool) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with contextlib.ExitStack() as on_error:
         made = on_error.enter_context(socket.socket(family, kind))
         if from_here:
-            answer_this_machine_only(made)
+            drop_queries_of_other_machines(made)
         if kind == socket.SOCK_STREAM:
             made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         else:

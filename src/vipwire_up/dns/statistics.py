@@ -63,20 +63,22 @@ class DnsStatistics(Collector):
         events = {(kind,): n for kind, n in self.events.items()}
         dropped = {(reason,): self.dropped[reason] for reason in ("rate", "waiting", "connections")}
         crowded = "Queries refused because a client, or all clients, had too many in progress"
-        yield _count("responses", "Answers by transport, type and code", ("proto", "type", "rcode"), answers)
-        yield _count("malformed", "Messages that are not valid queries", ("proto", "rcode"), malformed)
-        yield _count("upstream_requests", "Queries to upstream servers", ("to", "proto", "result"), self._attempts)
-        yield _count("events", "Changes of objects that DNS applied", ("kind",), events)
-        yield _count("unsent", "Answers that DNS could not send", (), {(): self.unsent})
-        yield _count("failures", "Internal errors on single queries and objects", (), {(): self.failures})
-        yield _count("dropped", crowded, ("reason",), dropped)
+        yield _counter_family("responses", "Answers by transport, type and code", ("proto", "type", "rcode"), answers)
+        yield _counter_family("malformed", "Messages that are not valid queries", ("proto", "rcode"), malformed)
+        yield _counter_family(
+            "upstream_requests", "Queries to upstream servers", ("to", "proto", "result"), self._attempts
+        )
+        yield _counter_family("events", "Changes of objects that DNS applied", ("kind",), events)
+        yield _counter_family("unsent", "Answers that DNS could not send", (), {(): self.unsent})
+        yield _counter_family("failures", "Internal errors on single queries and objects", (), {(): self.failures})
+        yield _counter_family("dropped", crowded, ("reason",), dropped)
         held = GaugeMetricFamily("vipwire_dns_held", "Entries in memory", labels=("what",))
         for what, size in self._sizes().items():
             held.add_metric((what,), size)
         yield held
 
 
-def _count(name: str, text: str, labels: tuple[str, ...], counts: Mapping[Any, int]) -> CounterMetricFamily:
+def _counter_family(name: str, text: str, labels: tuple[str, ...], counts: Mapping[Any, int]) -> CounterMetricFamily:
     family = CounterMetricFamily(f"vipwire_dns_{name}", text, labels=labels)
     for of, count in counts.items():
         family.add_metric(of, count)

@@ -84,7 +84,7 @@ class Folder:
         if self.authority_key.exists() and hash_of_key(load_key(self.authority_key, _REMEDY).public_key()) != pinned:
             raise ConfigError(f"{self.authority_key}: belongs to another cluster: choose another --data-dir")
 
-    def pin(self) -> str:
+    def authority_hash(self) -> str:
         """Return the hash of the authority that this machine trusts. Raise ConfigError if there is more than one."""
         try:
             return hash_of(read_certificate(self.authority.read_text(encoding="utf-8")))
@@ -92,7 +92,7 @@ class Folder:
             why = "cannot be used; leave the cluster (vipwire leave --force) and join again"
             raise ConfigError(f"{self.authority}: {why}: {error}") from error
 
-    def member(self) -> Member | None:
+    def read_member(self) -> Member | None:
         """Read this machine's identity; None before it has joined. Raise ConfigError for a broken file."""
         try:
             return msgspec.json.decode(self._member.read_bytes(), type=Member)
@@ -101,10 +101,10 @@ class Folder:
         except (OSError, msgspec.MsgspecError) as error:
             raise ConfigError(f"{self._member}: cannot be read: {error}") from error
 
-    def save(self, member: Member) -> None:
+    def save_member(self, member: Member) -> None:
         update_private(self._member, msgspec.json.encode(member))
 
-    def request(self, part: Part, node: str) -> x509.CertificateSigningRequest:
+    def build_signing_request(self, part: Part, node: str) -> x509.CertificateSigningRequest:
         """Return a certificate signing request with the machine's key, which is created if missing."""
         if not part.key.exists():
             write_key(part.key)
@@ -112,15 +112,15 @@ class Folder:
         builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
         return builder.sign(load_key(part.key, _REMEDY), hashes.SHA256())
 
-    def keep(self, part: Part, certificate: x509.Certificate, authority: x509.Certificate) -> None:
+    def save_certificates(self, part: Part, certificate: x509.Certificate, authority: x509.Certificate) -> None:
         update_private(self.authority, encode_certificate(authority).encode())
         update_private(part.certificate, encode_certificate(certificate).encode())
 
-    def certificates(self) -> list[str]:
+    def read_certificates(self) -> list[str]:
         found = (each.certificate for each in self.parts)
         return [path.read_text(encoding="ascii") for path in found if path.is_file()]
 
-    def access(self, server: str) -> Access:
+    def access_to(self, server: str) -> Access:
         """Return access to an API server as this machine; the files are read again when they change."""
         files = ClientFiles(self.node.certificate, self.node.key, str(self.path))
         authority = AuthorityFile(self.authority, str(self.authority))
@@ -134,14 +134,14 @@ class Folder:
                 files = {"client-certificate": str(part.certificate), "client-key": str(part.key)}
                 update_private(part.kubeconfig, build_kubeconfig(cluster, "node", files))
 
-    def port(self) -> int:
+    def relay_port(self) -> int:
         try:
             found = load_yaml(self.node.kubeconfig.read_bytes())
             return urlsplit(str(found["clusters"][0]["cluster"]["server"])).port or 0
         except (OSError, LookupError, TypeError, ValueError, DecodeError):
             return 0
 
-    def forget(self) -> None:
+    def delete_files(self) -> None:
         """Delete all files: this machine is in no cluster any more."""
         for path in (self._member, *self.node.files, *self.ingress.files, self.authority):
             path.unlink(missing_ok=True)

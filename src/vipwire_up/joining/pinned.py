@@ -27,7 +27,7 @@ class CredentialsUntrustedError(VipwireError):
     """A server has sent a certificate or a key that this machine must not use."""
 
 
-def authority_of(text: Any, pinned: str, server: str) -> x509.Certificate:
+def parse_authority(text: Any, pinned: str, server: str) -> x509.Certificate:
     """Parse an authority's certificate: one, self-signed, with the pinned hash. Raise CredentialsUntrustedError."""
     with _explain_errors(server, "the certificate of its authority"):
         found = read_certificate(text)
@@ -38,7 +38,7 @@ def authority_of(text: Any, pinned: str, server: str) -> x509.Certificate:
     return found
 
 
-def certificate_of(
+def parse_signed_certificate(
     text: Any, request: x509.CertificateSigningRequest, authority: x509.Certificate, server: str
 ) -> x509.Certificate:
     """Parse the certificate for a request's key and name, signed by `authority`. Raise CredentialsUntrustedError."""
@@ -46,16 +46,16 @@ def certificate_of(
         found = read_certificate(text)
         if _public_bytes(found.public_key()) != _public_bytes(request.public_key()):
             raise ValueError("the certificate is for another key")
-        if _names(found.subject) != _names(request.subject):
+        if _common_names(found.subject) != _common_names(request.subject):
             raise ValueError("the certificate is for another name")
         found.verify_directly_issued_by(authority)
     return found
 
 
-def key_of(text: Any, authority: x509.Certificate, server: str) -> ec.EllipticCurvePrivateKey:
+def parse_authority_key(text: Any, authority: x509.Certificate, server: str) -> ec.EllipticCurvePrivateKey:
     """Parse the private key of an authority. Raise CredentialsUntrustedError."""
     with _explain_errors(server, "the key of its authority"):
-        found = serialization.load_pem_private_key(_text(text).encode(), None)
+        found = serialization.load_pem_private_key(_require_text(text).encode(), None)
         if not isinstance(found, ec.EllipticCurvePrivateKey) or _public_bytes(found.public_key()) != _public_bytes(
             authority.public_key()
         ):
@@ -65,8 +65,8 @@ def key_of(text: Any, authority: x509.Certificate, server: str) -> ec.EllipticCu
 
 def read_certificate(text: Any) -> x509.Certificate:
     """Parse a text that is one certificate in PEM form and nothing else. Raise ValueError."""
-    found = x509.load_pem_x509_certificate(_text(text).encode())
-    if "".join(encode_certificate(found).split()) != "".join(_text(text).split()):
+    found = x509.load_pem_x509_certificate(_require_text(text).encode())
+    if "".join(encode_certificate(found).split()) != "".join(_require_text(text).split()):
         raise ValueError("not exactly one certificate in PEM form")
     return found
 
@@ -88,11 +88,11 @@ def _public_bytes(key: CertificatePublicKeyTypes) -> bytes:
     return key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def _names(subject: x509.Name) -> list[str | bytes]:
+def _common_names(subject: x509.Name) -> list[str | bytes]:
     return [each.value for each in subject.get_attributes_for_oid(NameOID.COMMON_NAME)]
 
 
-def _text(value: Any) -> str:
+def _require_text(value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError("it is missing")
     return value

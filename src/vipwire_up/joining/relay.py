@@ -36,31 +36,31 @@ class Relay:
 
     async def run(self, ready: Callable[[str], None], port: int = 0) -> None:
         """Relay until cancelled; `ready` is called with the local URL. Raise OSError if the port is in use."""
-        server = await asyncio.start_server(self._serve, "127.0.0.1", port)
+        server = await asyncio.start_server(self._serve_connection, "127.0.0.1", port)
         async with server:
             ready(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}")
             await server.serve_forever()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        found = await self._connect()
+    async def _serve_connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        found = await self._connect_to_server()
         if found is None:
             writer.close()
             return
         there, to = found
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(_copy(reader, to, writer))
-                tasks.create_task(_copy(there, writer, to))
+                tasks.create_task(_copy_stream(reader, to, writer))
+                tasks.create_task(_copy_stream(there, writer, to))
         except asyncio.CancelledError:  # the relay ends; without this, asyncio would log the cancelled task
             return
 
-    async def _connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+    async def _connect_to_server(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         """Connect to the first server that answers; each gets a moment before the next is tried beside it."""
         servers = sorted(self._servers(), key=lambda each: each != self._last)
         dialled: list[asyncio.Task[_Dialled]] = []
         async with asyncio.TaskGroup() as tasks:
             for server in servers:
-                dialled.append(tasks.create_task(_dial(server)))
+                dialled.append(tasks.create_task(_connect_to(server)))
                 await asyncio.wait(dialled, timeout=BESIDE, return_when=asyncio.FIRST_COMPLETED)
                 if _first_connected(dialled):
                     break
@@ -70,7 +70,7 @@ class Relay:
             for each in dialled:
                 each.cancel()
         if found is None:
-            self._tell_failures({name: each.result() for name, each in zip(servers, dialled, strict=False)})
+            self._log_failures({name: each.result() for name, each in zip(servers, dialled, strict=False)})
             return None
         server, reader, writer = found
         self._told = ""
@@ -81,15 +81,15 @@ class Relay:
             self._last = server
         return reader, writer
 
-    def _tell_failures(self, results: Mapping[str, object]) -> None:
+    def _log_failures(self, results: Mapping[str, object]) -> None:
         """Log once, until a server answers again, why no server does."""
-        said = "; ".join(f"{server}: {_reason(error)}" for server, error in sorted(results.items()))
+        said = "; ".join(f"{server}: {_explain_error(error)}" for server, error in sorted(results.items()))
         if said != self._told:
             log.warning("no known API server answers", error=said)
         self._told = said
 
 
-def _reason(error: object) -> str:
+def _explain_error(error: object) -> str:
     return os.strerror(error.errno) if isinstance(error, OSError) and error.errno else "does not answer"
 
 
@@ -100,7 +100,7 @@ def _first_connected(
     return next((found for found in done if not isinstance(found, OSError)), None)
 
 
-async def _dial(server: str) -> _Dialled:
+async def _connect_to(server: str) -> _Dialled:
     parts = urlsplit(server)
     try:
         async with asyncio.timeout(CONNECT_SECONDS):
@@ -110,7 +110,9 @@ async def _dial(server: str) -> _Dialled:
     return server, reader, writer
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: asyncio.StreamWriter) -> None:
+async def _copy_stream(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: asyncio.StreamWriter
+) -> None:
     """Copy until one side ends the connection, then end both: TLS has no half-closed connections."""
     try:
         while piece := await reader.read(_PIECE):

@@ -19,7 +19,7 @@ from vipwire.logging import log
 from vipwire.model.times import format_time, parse_time
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.small_kinds import SECRETS
-from vipwire_up.api.objects.object import at, readable
+from vipwire_up.api.objects.object import decode_damaged_record, value_at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
 from vipwire_up.credentials.machine_records import NAMESPACE, TOKEN_PREFIX
@@ -50,22 +50,22 @@ class Token:
     def __str__(self) -> str:
         return f"{self.id}.{self.secret}"
 
-    def ended(self, now: datetime) -> bool:
+    def has_expired(self, now: datetime) -> bool:
         return self.expires is not None and self.expires <= now
 
 
-def parse(text: str) -> tuple[str, str] | None:
+def parse_token(text: str) -> tuple[str, str] | None:
     found = _FORM.fullmatch(text)
     return (found[1], found[2]) if found else None
 
 
-def generate(below: Callable[[int], int]) -> tuple[str, str]:
+def generate_token(below: Callable[[int], int]) -> tuple[str, str]:
     """Generate an id and a secret; `below` returns an unpredictable number from 0 up to its argument."""
     letters = "".join(_LETTERS[below(len(_LETTERS))] for _ in range(22))
     return letters[:6], letters[6:]
 
 
-def secret_of(token: Token) -> Object:
+def build_token_secret(token: Token) -> Object:
     data = {"token-id": token.id, "token-secret": token.secret, "usage-bootstrap-authentication": "true"}
     if token.expires is not None:
         data["expiration"] = format_time(token.expires)
@@ -77,13 +77,13 @@ def secret_of(token: Token) -> Object:
     return {"metadata": meta, "type": KIND, "data": encode_texts(data)}
 
 
-def read_secret(secret: Object) -> Token | None:
+def read_token_secret(secret: Object) -> Token | None:
     """Parse a token's Secret; None for any other, and for one whose name and fields contradict each other."""
     if secret.get("type") != KIND:
         return None
     data = {name: text_of(secret, name) for name in secret.get("data") or {}}
-    found = parse(f"{data.get('token-id', '')}.{data.get('token-secret', '')}")
-    if found is None or at(secret, "metadata", "name") != f"{TOKEN_PREFIX}{found[0]}":
+    found = parse_token(f"{data.get('token-id', '')}.{data.get('token-secret', '')}")
+    if found is None or value_at(secret, "metadata", "name") != f"{TOKEN_PREFIX}{found[0]}":
         return None
     try:
         expires = parse_time(data["expiration"]) if data.get("expiration") else None
@@ -91,25 +91,25 @@ def read_secret(secret: Object) -> Token | None:
         return None
     groups = tuple(filter(None, data.get("auth-extra-groups", "").split(",")))
     usable = data.get("usage-bootstrap-authentication") == "true"
-    uid = str(at(secret, "metadata", "uid") or "")
+    uid = str(value_at(secret, "metadata", "uid") or "")
     return Token(*found, expires, groups, usable, data.get("description", ""), uid)
 
 
-def accepts(token: Token | None, secret: str, now: datetime) -> bool:
-    if token is None or not token.usable or token.ended(now):
+def is_valid_token(token: Token | None, secret: str, now: datetime) -> bool:
+    if token is None or not token.usable or token.has_expired(now):
         return False
     return hmac.compare_digest(token.secret, secret)
 
 
-def groups_of(token: Token) -> tuple[str, ...]:
+def groups_of_token(token: Token) -> tuple[str, ...]:
     """Return the groups of a token's user; others than bootstrappers' give no rights, as in Kubernetes."""
     return (GROUP, *(group for group in token.groups if group.startswith(f"{GROUP}:")))
 
 
-def token_table(found: Iterable[Token], now: datetime) -> Iterator[str]:
+def format_token_table(found: Iterable[Token], now: datetime) -> Iterator[str]:
     yield f"{'ID':8}{'EXPIRES':22}{'FOR':10}DESCRIPTION"
     for token in sorted(found, key=lambda each: each.id):
-        expires = "expired" if token.ended(now) else format_time(token.expires) if token.expires else "never"
+        expires = "expired" if token.has_expired(now) else format_time(token.expires) if token.expires else "never"
         yield f"{token.id:8}{expires:22}{'servers' if SERVERS in token.groups else 'machines':10}{token.description}"
 
 
@@ -121,15 +121,15 @@ _OPTIONS: Final = Options(manager="vipwire-tokens", validation="Ignore")
 async def delete_ended_tokens(registry: Registry, clock: Callable[[], datetime]) -> None:
     """Delete expired tokens once a minute, until cancelled."""
     while True:
-        await delete_once(registry, clock())
+        await delete_expired(registry, clock())
         await asyncio.sleep(_EVERY)
 
 
-async def delete_once(registry: Registry, now: datetime) -> None:
+async def delete_expired(registry: Registry, now: datetime) -> None:
     for record in tuple(registry.store.scan(SECRETS.id)):
         if record.key.namespace == NAMESPACE and record.key.name.startswith(TOKEN_PREFIX):
-            token = read_secret(readable(record))
-            if token is not None and token.ended(now - _KEPT):
+            token = read_token_secret(decode_damaged_record(record))
+            if token is not None and token.has_expired(now - _KEPT):
                 with contextlib.suppress(ApiError):  # already deleted, or the disk is full: try again in a minute
                     await registry.delete(SECRETS, NAMESPACE, record.key.name, options=_OPTIONS)
                     log.info("deleted an expired bootstrap token", token=token.id)

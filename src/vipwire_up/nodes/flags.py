@@ -11,14 +11,14 @@ from vipwire.terminal.command_flags import with_flags
 F = TypeVar("F", bound=Callable[..., Any] | click.Command)
 
 
-def data_dir(content: str) -> Callable[[F], F]:
+def data_dir_option(content: str) -> Callable[[F], F]:
     """Return the flag of a command's folder."""
     path, text = click.Path(path_type=Path), f"Folder with {content}."
     default, variable = Path("/var/lib/vipwire"), "VIPWIRE_DATA_DIR"
     return click.option("--data-dir", type=path, default=default, show_default=True, envvar=variable, help=text)
 
 
-def port(name: str, default: int, text: str) -> Callable[[F], F]:
+def port_option(name: str, default: int, text: str) -> Callable[[F], F]:
     allowed, text = click.IntRange(0, 65535), f"{text}; 0 means any free port."
     return click.option(name, type=allowed, default=default, show_default=True, help=text)
 

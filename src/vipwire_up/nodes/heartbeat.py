@@ -19,10 +19,10 @@ from vipwire.model.text import whole_number
 from vipwire.model.times import format_time
 from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.small_kinds import LEASES
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.nodes.name_claim import NameClaim, NameStillHeldError
-from vipwire_up.nodes.node import NODE_LEASES, is_lost, new_node, ready_condition, served_node
+from vipwire_up.nodes.node import NODE_LEASES, build_node, is_lost, ready_condition, update_node
 from vipwire_up.nodes.objects import Objects
 
 SECONDS: Final = 40
@@ -75,8 +75,8 @@ class Heartbeat:
                 self._told = ""
             await asyncio.sleep(pause)
 
-    def holds(self) -> bool:
-        return self._claim.holds()
+    def holds_name(self) -> bool:
+        return self._claim.holds_name()
 
     async def renew(self) -> None:
         """Renew the Lease; check the Node if that is due, this machine has changed, or the Lease may have ended."""
@@ -85,53 +85,53 @@ class Heartbeat:
         if left and same and await self._claim.renew_written(self._objects, NODE_LEASES, self._clock()):
             self._left = left - 1
         else:
-            await self.beat()
+            await self.renew_once()
             self._left = _UNCHECKED
 
-    async def beat(self) -> None:
+    async def renew_once(self) -> None:
         """Renew the Lease and check the Node."""
         self._addresses, self._annotations = self._look()
         found = await self._objects.read(NODES, "", self._node)
         if found is None:
-            found = await self.declare()
-        await self._renew(found)
+            found = await self.declare_node()
+        await self._renew_lease(found)
         if not self._declared or is_lost(found) or not ready_condition(found) or not self._is_described(found):
-            await self.declare()  # after the Lease: with the old Lease the Node would be marked lost again
+            await self.declare_node()  # after the Lease: with the old Lease the Node would be marked lost again
 
-    async def declare(self) -> Object:
+    async def declare_node(self) -> Object:
         """Create the Node, or update an existing one's facts about this machine. Raise ApiError."""
         now, name = format_time(self._clock()), self._node
         self._declared = True
         if await self._objects.read(NODES, "", name) is None:
-            value = new_node(name, self._addresses, now)
+            value = build_node(name, self._addresses, now)
             value["metadata"]["annotations"] = dict(self._annotations)
             return await self._objects.create(NODES, "", value)
-        await self._objects.edit(NODES, "", name, self._annotate)
+        await self._objects.edit(NODES, "", name, self._with_annotations)
         return await self._objects.edit(
-            NODES, "", name, lambda value: served_node(value, self._addresses, now), subresource="status"
+            NODES, "", name, lambda value: update_node(value, self._addresses, now), subresource="status"
         )
 
     def _is_described(self, node: Object) -> bool:
         annotated = self._annotations.items() <= (node["metadata"].get("annotations") or {}).items()
-        return annotated and at(node, "status", "addresses") == self._addresses
+        return annotated and value_at(node, "status", "addresses") == self._addresses
 
-    def _annotate(self, node: Object) -> Object:
+    def _with_annotations(self, node: Object) -> Object:
         meta = node["metadata"]
         return node | {"metadata": meta | {"annotations": (meta.get("annotations") or {}) | dict(self._annotations)}}
 
-    async def _renew(self, node: Object) -> None:
+    async def _renew_lease(self, node: Object) -> None:
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": node["metadata"]["uid"]}
-        await self._claim.renew(
+        await self._claim.renew_lease(
             self._objects,
             NODE_LEASES,
             self._node,
             self._clock(),
             metadata={"ownerReferences": [owner]},  # garbage collection deletes it with the Node
-            over=lambda lease: is_lost(node) and _version(lease) < _version(node),
+            over=lambda lease: is_lost(node) and _version_number(lease) < _version_number(node),
         )
 
 
-async def give_back(objects: Objects, claim: NameClaim) -> None:
+async def release_node_name(objects: Objects, claim: NameClaim) -> None:
     """Free the Node's name, so that no other process waits for it; the Node stays Ready until its Lease expires."""
 
     def released(lease: Object) -> Object:
@@ -144,5 +144,5 @@ async def give_back(objects: Objects, claim: NameClaim) -> None:
             await objects.edit(LEASES, NODE_LEASES, claim.node, released)
 
 
-def _version(value: Object) -> int:
-    return whole_number(str(at(value, "metadata", "resourceVersion") or ""), 0, 2**63) or 0
+def _version_number(value: Object) -> int:
+    return whole_number(str(value_at(value, "metadata", "resourceVersion") or ""), 0, 2**63) or 0

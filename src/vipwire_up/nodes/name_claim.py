@@ -25,7 +25,7 @@ from vipwire.kube.errors import ApiError
 from vipwire.kube.lease import Lease, duration_of, holder_of, new_lease, with_holder
 from vipwire.logging import log
 from vipwire_up.api.kinds.small_kinds import LEASES
-from vipwire_up.api.objects.errors import is_no_space
+from vipwire_up.api.objects.errors import is_store_full
 from vipwire_up.nodes.objects import Objects
 
 SERVER_FILE: Final = "server-id"
@@ -40,12 +40,12 @@ class NameStillHeldError(VipwireError):
     """Another process held the name, and may still be alive."""
 
 
-def boot_seconds() -> float:
+def seconds_since_boot() -> float:
     """Return the seconds of a clock that never goes back, and runs while the machine sleeps."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def identity_here(node: str, own: bytes) -> str:
+def process_identity(node: str, own: bytes) -> str:
     """Return the identity of a process by its `own` bytes, such as a key, its boot and its network namespace.
 
     A copy of a machine's disk has the same key, but not the same boot. Raise OSError without /proc.
@@ -71,7 +71,7 @@ def server_identity(folder: Path, node: str) -> str:
             write_private(path, f"{found}\n".encode())
         except OSError as error:  # the server also works with an identity that its next start does not know
             log.warning("cannot write the name of this server", file=path, error=error)
-    return identity_here(node, found.encode())
+    return process_identity(node, found.encode())
 
 
 class NameClaim:
@@ -84,7 +84,7 @@ class NameClaim:
         identity: str = "",
         *,
         kind: str = "machine",
-        clock: Callable[[], float] = boot_seconds,
+        clock: Callable[[], float] = seconds_since_boot,
     ) -> None:
         self.node, self.identity, self.seconds = node, identity or node, seconds
         self._kind, self._clock = kind, clock
@@ -95,14 +95,14 @@ class NameClaim:
         self._rival: tuple[str, float] | None = None
         """The version of another process's Lease, and when this process saw that version first."""
 
-    def succeed(self, earlier: frozenset[str]) -> None:
+    def ignore_identities(self, earlier: frozenset[str]) -> None:
         """Do not wait for these identities: they no longer hold the name."""
         self._over = earlier
 
-    def holds(self) -> bool:
+    def holds_name(self) -> bool:
         return self._clock() < self._until
 
-    def wait(self, lease: Lease, *, over: bool = False) -> float:
+    def seconds_until_free(self, lease: Lease, *, over: bool = False) -> float:
         """Return the seconds until the name may be taken; raise NameTakenError if its holder is alive.
 
         `over` means that a caller has watched this version of the Lease for all of its duration.
@@ -132,10 +132,10 @@ class NameClaim:
             self._written = await objects.replace(LEASES, namespace, renewed)
         except ApiError:
             return False
-        self._hold(began)
+        self._extend_claim(began)
         return self._clock() < until
 
-    async def renew(
+    async def renew_lease(
         self,
         objects: Objects,
         namespace: str,
@@ -145,14 +145,14 @@ class NameClaim:
         metadata: Mapping[str, Any] = MappingProxyType({}),
         over: Callable[[Lease], bool] = lambda _: False,
     ) -> None:
-        """Acquire or renew the Lease; create a missing one with this `metadata`. `over` is as in `wait`.
+        """Acquire or renew the Lease; create a missing Lease with `metadata`. `over`: see `seconds_until_free`.
 
         While the store is full, only read the Lease. Raise ApiError, UnreachableError, NameStillHeldError,
         NameTakenError.
         """
 
         def renewed(lease: Lease) -> Lease:
-            if self.wait(lease, over=over(lease)):
+            if self.seconds_until_free(lease, over=over(lease)):
                 why = f"another {self._kind} was Node {self.node} until now"
                 raise NameStillHeldError(f"{why}: vipwire waits until the other one stops")
             return with_holder(lease, self.identity, self.seconds, now)
@@ -161,21 +161,21 @@ class NameClaim:
         try:
             self._written = await objects.edit(LEASES, namespace, name, renewed)
         except ApiError as error:
-            if is_no_space(error):
-                self._keep(await objects.read_newest(LEASES, namespace, name), began)
+            if is_store_full(error):
+                self._note_lease(await objects.read_newest(LEASES, namespace, name), began)
             if error.code != 404:
                 raise
             lease = new_lease(name, self.identity, self.seconds, now)
             lease["metadata"] |= metadata
             self._written = await objects.create(LEASES, namespace, lease)
-        self._hold(began)
+        self._extend_claim(began)
 
-    def _keep(self, lease: Lease | None, began: float) -> None:
+    def _note_lease(self, lease: Lease | None, began: float) -> None:
         """Keep the name if the read Lease is this process's; another one's duration counts from now."""
         self._rival = None
         if lease is not None and holder_of(lease) == self.identity:
-            self._hold(began)
+            self._extend_claim(began)
 
-    def _hold(self, began: float) -> None:
+    def _extend_claim(self, began: float) -> None:
         """Hold the name from the time at which a write or reading began."""
         self._rival, self._until = None, began + self.seconds

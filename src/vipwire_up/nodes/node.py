@@ -14,8 +14,8 @@ from typing import Final
 from vipwire import __version__
 from vipwire.linux.host.addresses import LocalAddress, global_addresses
 from vipwire.model.net import format_address, parse_address
-from vipwire_up.api.answers.discovery import version
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.answers.discovery import build_version
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Object
 
 NODE_LEASES: Final = "kube-node-lease"
@@ -49,14 +49,14 @@ def node_addresses(machine: Sequence[LocalAddress], name: str, preferred: Sequen
     return [*found, {"type": "Hostname", "address": name}]
 
 
-def about_machine(machine: Iterable[LocalAddress], *, probes: bool) -> dict[str, str]:
+def machine_annotations(machine: Iterable[LocalAddress], *, probes: bool) -> dict[str, str]:
     """Build the annotations of a machine's Node; `probes` tells whether it probes its own Pods."""
     found = dict.fromkeys(format_address(address) for address in global_addresses(machine))
     return {ADDRESSES: ",".join(found), PROBES: OWN if probes else "elected"}
 
 
 def ready_condition(node: Object) -> Object:
-    conditions = at(node, "status", "conditions")
+    conditions = value_at(node, "status", "conditions")
     found = [each for each in conditions if isinstance(each, dict)] if isinstance(conditions, list) else []
     return next((each for each in found if each.get("type") == "Ready"), {})
 
@@ -65,7 +65,7 @@ def is_ready(node: Object) -> bool:
     return ready_condition(node).get("status") == "True"
 
 
-def is_ours(node: Object) -> bool:
+def is_managed_by_vipwire(node: Object) -> bool:
     return ready_condition(node).get("reason") in (SERVED, LOST)
 
 
@@ -75,7 +75,7 @@ def is_lost(node: Object) -> bool:
     return ready.get("status") == "Unknown" and ready.get("reason") == LOST
 
 
-def mark_lost(node: Object, now: str, seconds: float) -> Object:
+def mark_node_lost(node: Object, now: str, seconds: float) -> Object:
     """Set condition Ready to Unknown on a Node that has been silent for `seconds`."""
     message = f"no renewal of its Lease for {seconds:g} s"
     told = {"type": "Ready", "status": "Unknown", "reason": LOST, "message": message}
@@ -92,12 +92,12 @@ def _set_ready(node: Object, ready: Object) -> Object:
     return node | {"status": status | {"conditions": [*others, heard | ready]}}
 
 
-def _served_condition(now: str) -> Object:
+def _ready_condition_of_machine(now: str) -> Object:
     ready = {"type": "Ready", "status": "True", "reason": SERVED, "message": "vipwire serves this machine"}
     return ready | {"lastHeartbeatTime": now, "lastTransitionTime": now}
 
 
-def _facts() -> Object:
+def _machine_facts() -> Object:
     """Return this machine's facts: those that `kubectl get nodes -o wide` shows, and its CPUs for zone hints."""
     cpus = {"cpu": str(os.cpu_count() or 1)}
     try:
@@ -108,23 +108,23 @@ def _facts() -> Object:
     info |= {"kernelVersion": platform.release(), "osImage": image, "operatingSystem": "linux"}
     info |= {"architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())}
     # kubectl shows the kubelet's version as the Node's. No kubelet runs here.
-    info |= {"kubeletVersion": version()["gitVersion"], "kubeProxyVersion": f"vipwire {__version__}"}
+    info |= {"kubeletVersion": build_version()["gitVersion"], "kubeProxyVersion": f"vipwire {__version__}"}
     return {"capacity": cpus, "allocatable": cpus, "nodeInfo": info}
 
 
-def undeclared_node(name: str) -> Object:
+def build_undeclared_node(name: str) -> Object:
     """Build the Node of a machine that has a certificate and has not reported yet."""
     return {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}}}
 
 
-def new_node(name: str, addresses: list[Object], now: str) -> Object:
-    return undeclared_node(name) | {
-        "status": _facts() | {"addresses": addresses, "conditions": [_served_condition(now)]}
+def build_node(name: str, addresses: list[Object], now: str) -> Object:
+    return build_undeclared_node(name) | {
+        "status": _machine_facts() | {"addresses": addresses, "conditions": [_ready_condition_of_machine(now)]}
     }
 
 
-def served_node(value: Object, addresses: list[Object], now: str) -> Object:
+def update_node(value: Object, addresses: list[Object], now: str) -> Object:
     """Update this machine's facts; and condition Ready, unless another client has set one."""
-    value = value | {"status": (value.get("status") or {}) | _facts() | {"addresses": addresses}}
+    value = value | {"status": (value.get("status") or {}) | _machine_facts() | {"addresses": addresses}}
     ours = ready_condition(value).get("reason") in (None, "", SERVED, LOST)
-    return _set_ready(value, _served_condition(now)) if ours else value
+    return _set_ready(value, _ready_condition_of_machine(now)) if ours else value

@@ -10,8 +10,8 @@ from vipwire.kube.access.access import Access
 from vipwire.kube.errors import ApiError
 from vipwire.kube.objects import Edit, ObjectClient, path_of
 from vipwire_up.api.change import Options
-from vipwire_up.api.objects.errors import internal
-from vipwire_up.api.objects.object import decoded
+from vipwire_up.api.objects.errors import internal_error
+from vipwire_up.api.objects.object import decode_record
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.registry import Registry
 from vipwire_up.store.record import StoreError
@@ -60,26 +60,26 @@ class LocalObjects:
         try:
             await self._registry.store.wait_for_newest()
         except StoreError as error:
-            raise internal(str(error)) from error
+            raise internal_error(str(error)) from error
         return await self.read(resource, namespace, name)
 
     async def list(self, resource: Resource, namespace: str = "") -> list[Object]:
         found = self._registry.store.scan(resource.id)
-        return [decoded(each) for each in found if namespace in ("", each.key.namespace)]
+        return [decode_record(each) for each in found if namespace in ("", each.key.namespace)]
 
     async def create(self, resource: Resource, namespace: str, value: Object) -> Object:
-        return decoded((await self._registry.create(resource, namespace, value, self._options)).record)
+        return decode_record((await self._registry.create(resource, namespace, value, self._options)).record)
 
     async def replace(self, resource: Resource, namespace: str, value: Object, *, subresource: str = "") -> Object:
         name = value["metadata"]["name"]
         done = await self._registry.replace(resource, namespace, name, value, self._options, subresource=subresource)
-        return decoded(done.record)
+        return decode_record(done.record)
 
     async def edit(
         self, resource: Resource, namespace: str, name: str, edit: Edit, *, subresource: str = ""
     ) -> Object:
         done = await self._registry.change(resource, namespace, name, edit, self._options, subresource=subresource)
-        return decoded(done.record)
+        return decode_record(done.record)
 
     async def delete(self, resource: Resource, namespace: str, name: str) -> None:
         try:
@@ -103,41 +103,41 @@ class RemoteObjects:
         await self._client.__aexit__(*error)
 
     async def read(self, resource: Resource, namespace: str, name: str) -> Object | None:
-        return await self._client.get(_path(resource, namespace, name))
+        return await self._client.get(_api_path(resource, namespace, name))
 
     async def read_newest(self, resource: Resource, namespace: str, name: str) -> Object | None:
         """Read an object: without a resourceVersion the API server answers with its newest state."""
         return await self.read(resource, namespace, name)
 
     async def list(self, resource: Resource, namespace: str = "") -> list[Object]:
-        return [_add_type(resource, each) for each in await self._client.list(_path(resource, namespace))]
+        return [_with_type(resource, each) for each in await self._client.list(_api_path(resource, namespace))]
 
     async def create(self, resource: Resource, namespace: str, value: Object) -> Object:
-        return await self._client.create(_path(resource, namespace), _add_type(resource, value))
+        return await self._client.create(_api_path(resource, namespace), _with_type(resource, value))
 
     async def replace(self, resource: Resource, namespace: str, value: Object, *, subresource: str = "") -> Object:
-        path = _path(resource, namespace, value["metadata"]["name"], subresource)
-        return await self._client.replace(path, _add_type(resource, value))
+        path = _api_path(resource, namespace, value["metadata"]["name"], subresource)
+        return await self._client.replace(path, _with_type(resource, value))
 
     async def edit(
         self, resource: Resource, namespace: str, name: str, edit: Edit, *, subresource: str = ""
     ) -> Object:
-        path = _path(resource, namespace, name)
+        path = _api_path(resource, namespace, name)
         return await self._client.update(
-            path, lambda value: _add_type(resource, edit(value)), subresource=subresource
+            path, lambda value: _with_type(resource, edit(value)), subresource=subresource
         )
 
     async def delete(self, resource: Resource, namespace: str, name: str) -> None:
-        await self._client.delete(_path(resource, namespace, name))
+        await self._client.delete(_api_path(resource, namespace, name))
 
-    async def ask(self, method: str, path: str, body: Any = None) -> Object:
+    async def send_request(self, method: str, path: str, body: Any = None) -> Object:
         """Send a request to one of vipwire's own pages. An answer longer than LONGEST is cut, and so invalid."""
         return await self._client.ask(method, path, body, most=LONGEST)
 
 
-def _path(resource: Resource, namespace: str, name: str = "", subresource: str = "") -> str:
+def _api_path(resource: Resource, namespace: str, name: str = "", subresource: str = "") -> str:
     return path_of(resource.base, resource.plural, namespace if resource.namespaced else "", name, subresource)
 
 
-def _add_type(resource: Resource, value: Object) -> Object:
+def _with_type(resource: Resource, value: Object) -> Object:
     return {"apiVersion": resource.api_version, "kind": resource.kind} | value

@@ -35,7 +35,7 @@ class RunAs:
     home: str
 
     @classmethod
-    def named(cls, name: str) -> Self:
+    def user_named(cls, name: str) -> Self:
         """Return a user of this machine; raise ConfigError if unknown or if this process cannot switch to it."""
         try:
             entry = pwd.getpwnam(name)
@@ -49,7 +49,7 @@ class RunAs:
 
 async def run_command(command: Sequence[str], who: RunAs | None = None) -> int:
     """Run a command and return its exit code; -N if signal N ended it. Raise OSError if it cannot be started."""
-    process = _start(command, who)
+    process = _start_keeper(command, who)
     assert process.stdout is not None  # noqa: S101  # it is a pipe
     with contextlib.ExitStack() as opened:
         opened.callback(process.wait)  # reap the keeper, which has ended or was killed
@@ -57,9 +57,9 @@ async def run_command(command: Sequence[str], who: RunAs | None = None) -> int:
         watched = os.pidfd_open(process.pid)
         opened.callback(os.close, watched)
         try:
-            await _readable(watched)
+            await _wait_until_readable(watched)
         except asyncio.CancelledError:
-            await _end(process, watched)
+            await _end_keeper(process, watched)
             raise
         said = process.stdout.read().decode(errors="replace").split()
     match said:
@@ -70,7 +70,7 @@ async def run_command(command: Sequence[str], who: RunAs | None = None) -> int:
     return process.returncode or -signal.SIGKILL  # 0 without a report: some signal ended the keeper
 
 
-def _start(command: Sequence[str], who: RunAs | None) -> "subprocess.Popen[bytes]":
+def _start_keeper(command: Sequence[str], who: RunAs | None) -> "subprocess.Popen[bytes]":
     user, environment = ("-", "-", "-"), None
     if who is not None and who.user != os.geteuid():
         user = (str(who.user), str(who.group), ",".join(map(str, who.groups)))
@@ -87,17 +87,17 @@ def _start(command: Sequence[str], who: RunAs | None) -> "subprocess.Popen[bytes
     )
 
 
-async def _end(process: "subprocess.Popen[bytes]", watched: int) -> None:
+async def _end_keeper(process: "subprocess.Popen[bytes]", watched: int) -> None:
     """Have the keeper kill all that it has started; kill a keeper that cannot."""
     process.terminate()
     try:
         async with asyncio.timeout(_PATIENCE):
-            await _readable(watched)
+            await _wait_until_readable(watched)
     finally:
         process.kill()
 
 
-async def _readable(descriptor: int) -> None:
+async def _wait_until_readable(descriptor: int) -> None:
     loop, done = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(descriptor, done.set)
     try:

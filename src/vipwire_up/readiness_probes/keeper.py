@@ -30,15 +30,15 @@ def main() -> None:
     folders = os.get_exec_path()  # load the module now: the other user may not be able to read our files
     child = os.fork()
     if child == 0:
-        _become(sys.argv[1:4], sys.argv[4:], folders, told)
+        _exec_command(sys.argv[1:4], sys.argv[4:], folders, told)
     os.close(told)
-    code = _wait(child)
-    _end_all()
+    code = _wait_for_end(child)
+    _kill_all_children()
     error = os.read(answer, 16).decode()
     sys.stdout.write(f"error {error}" if error else f"exit {code}")
 
 
-def _become(who: list[str], command: list[str], folders: list[str], told: int) -> None:
+def _exec_command(who: list[str], command: list[str], folders: list[str], told: int) -> None:
     """Run the command in place of this process; write the errno of a failure."""
     try:
         os.setsid()
@@ -51,14 +51,14 @@ def _become(who: list[str], command: list[str], folders: list[str], told: int) -
         for number in range(3):
             os.dup2(null, number)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _HEARD)
-        _exec(command, folders)
+        _try_exec(command, folders)
     except OSError as error:
         os.write(told, str(error.errno).encode())
     finally:
         os._exit(127)
 
 
-def _exec(command: list[str], folders: list[str]) -> None:
+def _try_exec(command: list[str], folders: list[str]) -> None:
     failed: OSError = FileNotFoundError(errno.ENOENT, "")
     for folder in [""] if "/" in command[0] else folders:
         try:
@@ -70,17 +70,17 @@ def _exec(command: list[str], folders: list[str]) -> None:
     raise failed
 
 
-def _wait(child: int) -> int:
+def _wait_for_end(child: int) -> int:
     """Wait until the command ends, and return its code; or until SIGTERM. Reap adopted processes meanwhile."""
     while True:
         if signal.sigwait(_HEARD) == signal.SIGTERM:
             return -signal.SIGTERM
-        for pid, status in _reap():
+        for pid, status in _reap_children():
             if pid == child:
                 return os.waitstatus_to_exitcode(status)
 
 
-def _reap() -> Iterator[tuple[int, int]]:
+def _reap_children() -> Iterator[tuple[int, int]]:
     try:
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
             yield found
@@ -88,10 +88,10 @@ def _reap() -> Iterator[tuple[int, int]]:
         return
 
 
-def _end_all() -> None:
+def _kill_all_children() -> None:
     """Kill children until there are none: the children of a killed one become ours."""
     while True:
-        for pid in _children():
+        for pid in _list_children():
             try:
                 os.kill(pid, signal.SIGKILL)
             except OSError:  # another user's process, which the kernel does not let us kill
@@ -102,16 +102,16 @@ def _end_all() -> None:
             return
 
 
-def _children() -> Iterator[int]:
+def _list_children() -> Iterator[int]:
     try:
         with open(f"/proc/self/task/{os.getpid()}/children", encoding="ascii") as file:  # noqa: PTH123  # as above
             found = file.read().split()
     except OSError:  # the kernel lacks /proc/PID/task/TID/children
-        found = [name for name in os.listdir("/proc") if name.isdigit() and _parent(name) == os.getpid()]  # noqa: PTH208
+        found = [name for name in os.listdir("/proc") if name.isdigit() and _parent_of(name) == os.getpid()]  # noqa: PTH208
     yield from map(int, found)
 
 
-def _parent(pid: str) -> int:
+def _parent_of(pid: str) -> int:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123
             return int(file.read().rpartition(b")")[2].split()[1])

@@ -15,7 +15,7 @@ from urllib.parse import SplitResult, quote, urljoin, urlsplit, urlunsplit
 
 from vipwire.http_client.client import Client, Server, reason_of
 from vipwire.model.net import add_brackets
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.readiness_probes.commands import RunAs, run_command
 
@@ -25,12 +25,12 @@ _MOST_REQUESTS: Final = 10
 _REDIRECTS: Final = (301, 302, 303, 307, 308)
 
 
-async def ask(probe: Object, pod: Object, container: str, who: RunAs | None = None) -> str:
+async def run_probe(probe: Object, pod: Object, container: str, who: RunAs | None = None) -> str:
     """Probe once, for timeoutSeconds at most; a command runs as `who`."""
-    seconds = number(probe, "timeoutSeconds", 1)
+    seconds = probe_number(probe, "timeoutSeconds", 1)
     try:
         async with asyncio.timeout(seconds):
-            return await _ask(probe, pod, container, who)
+            return await _run_action(probe, pod, container, who)
     except TimeoutError:
         return f"no answer within {seconds} s"
     except Exception as error:  # noqa: BLE001  # a probe that vipwire cannot run has failed
@@ -38,24 +38,24 @@ async def ask(probe: Object, pod: Object, container: str, who: RunAs | None = No
         return (f"{reason_of(error)}: {file}" if file else reason_of(error))[:_LONGEST]
 
 
-def number(probe: Object, name: str, default: int) -> int:
+def probe_number(probe: Object, name: str, default: int) -> int:
     """Return one of a probe's numbers, from 1 to a day; the default if invalid."""
     value = probe.get(name)
     return min(value, _MOST) if isinstance(value, int) and value > 0 else default
 
 
-async def _ask(probe: Object, pod: Object, container: str, who: RunAs | None) -> str:
-    address = str(at(pod, "status", "podIP") or "")
+async def _run_action(probe: Object, pod: Object, container: str, who: RunAs | None) -> str:
+    address = str(value_at(pod, "status", "podIP") or "")
     if action := probe.get("tcpSocket"):
-        return await _connect(action.get("host") or address, _port(action, pod, container))
+        return await _probe_tcp(action.get("host") or address, _resolve_port(action, pod, container))
     if action := probe.get("httpGet"):
-        return await _get(action, action.get("host") or address, _port(action, pod, container))
+        return await _probe_http(action, action.get("host") or address, _resolve_port(action, pod, container))
     if action := probe.get("exec"):
-        return await _run(action.get("command") or [], who)
+        return await _probe_exec(action.get("command") or [], who)
     return "the probe has none of tcpSocket, httpGet and exec"
 
 
-async def _connect(host: str, port: int) -> str:
+async def _probe_tcp(host: str, port: int) -> str:
     _, writer = await asyncio.open_connection(host, port)
     writer.close()
     with contextlib.suppress(OSError):
@@ -63,14 +63,14 @@ async def _connect(host: str, port: int) -> str:
     return ""
 
 
-async def _get(action: Object, host: str, port: int) -> str:
+async def _probe_http(action: Object, host: str, port: int) -> str:
     scheme = str(action.get("scheme") or "HTTP").lower()
     fields = {str(each["name"]).title(): str(each["value"]) for each in action.get("httpHeaders") or ()}
     target = quote(f"/{str(action.get('path') or '/').removeprefix('/')}", safe="/?&=%:;,@!$'()*+~[]")
     url = urlsplit(f"{scheme}://{add_brackets(host)}:{port}{target}")
     headers = {"User-Agent": "kube-probe/vipwire", "Accept": "*/*", "Connection": "close", **fields}
     for _ in range(_MOST_REQUESTS):
-        status, location = await _request(url, headers)
+        status, location = await _send_http_request(url, headers)
         to = urlsplit(urljoin(url.geturl(), location))
         if status not in _REDIRECTS or not location or to.hostname != url.hostname:
             return "" if 200 <= status < 400 else f"HTTP probe failed with statuscode: {status}"
@@ -78,7 +78,7 @@ async def _get(action: Object, host: str, port: int) -> str:
     return f"stopped after {_MOST_REQUESTS} redirects"
 
 
-async def _request(url: SplitResult, headers: Mapping[str, str]) -> tuple[int, str]:
+async def _send_http_request(url: SplitResult, headers: Mapping[str, str]) -> tuple[int, str]:
     """Send a request; return the status and the Location."""
     server = Server(f"{url.scheme}://{url.netloc}", _make_unverified_context() if url.scheme == "https" else None)
     client = Client()
@@ -97,21 +97,21 @@ def _make_unverified_context() -> ssl.SSLContext:
     return context
 
 
-async def _run(command: list[str], who: RunAs | None) -> str:
+async def _probe_exec(command: list[str], who: RunAs | None) -> str:
     if not command:
         return "the command is empty"
     code = await run_command([str(word) for word in command], who)
     return "" if code == 0 else f"command failed with exit code {code}"
 
 
-def _port(action: Object, pod: Object, container: str) -> int:
+def _resolve_port(action: Object, pod: Object, container: str) -> int:
     """Return the number of a port; raise ValueError if it is invalid, or a name that the container does not have."""
     port = action.get("port")
     if isinstance(port, int):
         if not 0 < port < 65536:
             raise ValueError(f"{port} is not a port (1 to 65535)")
         return port
-    containers = at(pod, "spec", "containers") or ()
+    containers = value_at(pod, "spec", "containers") or ()
     listed = [entry for each in containers if each["name"] == container for entry in each.get("ports") or ()]
     for entry in listed:
         if entry.get("name") == port:

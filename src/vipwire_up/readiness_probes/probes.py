@@ -29,16 +29,16 @@ from vipwire.watched_objects.event import Deleted, EventOf, Listed, Upserted
 from vipwire_up.announcing.kinds import Meta, Plain, name_of
 from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.kinds.pod import PODS
-from vipwire_up.api.objects.object import at, key_of
+from vipwire_up.api.objects.object import key_of, value_at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import Registry
-from vipwire_up.controllers.endpoints.workloads import merge_conditions, probes
+from vipwire_up.controllers.endpoints.workloads import merge_conditions, readiness_probes_of
 from vipwire_up.nodes.node import OWN, PROBES, is_ready
 from vipwire_up.nodes.objects import LocalObjects, Objects
 from vipwire_up.readiness_probes.commands import RunAs
-from vipwire_up.readiness_probes.probe import ask, number
+from vipwire_up.readiness_probes.probe import probe_number, run_probe
 from vipwire_up.store.record import Key
-from vipwire_up.store_watch.events import event_of
+from vipwire_up.store_watch.events import build_event
 from vipwire_up.store_watch.source import StoreSource
 from vipwire_up.watchdog.guard import Guard
 
@@ -70,7 +70,7 @@ class Machine:
 ProbedObject: TypeAlias = Workload | Machine
 
 
-def _workload(value: Plain) -> tuple[Workload | None, tuple[Problem, ...]]:
+def read_workload(value: Plain) -> tuple[Workload | None, tuple[Problem, ...]]:
     meta, spec = value.metadata or Meta(), value.spec or {}
     name = name_of(meta)
     about = {"name": name.name, "namespace": name.namespace, "uid": meta.uid}
@@ -79,14 +79,18 @@ def _workload(value: Plain) -> tuple[Workload | None, tuple[Problem, ...]]:
     ), ()
 
 
-def _machine(value: Plain) -> tuple[Machine | None, tuple[Problem, ...]]:
+def read_machine(value: Plain) -> tuple[Machine | None, tuple[Problem, ...]]:
     meta = value.metadata or Meta()
     probes = (meta.annotations or {}).get(PROBES) == OWN and is_ready({"status": value.status or {}})
     return Machine(meta.name or "", probes), ()
 
 
-PODS_READ: Final[Resource[ProbedKind, ProbedObject]] = Resource(ProbedKind.POD, "/api/v1", "pods", Plain, _workload)
-NODES_READ: Final[Resource[ProbedKind, ProbedObject]] = Resource(ProbedKind.NODE, "/api/v1", "nodes", Plain, _machine)
+PODS_READ: Final[Resource[ProbedKind, ProbedObject]] = Resource(
+    ProbedKind.POD, "/api/v1", "pods", Plain, read_workload
+)
+NODES_READ: Final[Resource[ProbedKind, ProbedObject]] = Resource(
+    ProbedKind.NODE, "/api/v1", "nodes", Plain, read_machine
+)
 RESOURCES: Final = (PODS_READ, NODES_READ)
 
 
@@ -101,13 +105,16 @@ class Verdict:
     """The state of a probe after its results so far."""
 
     def __init__(self, probe: Object) -> None:
-        self._needed = {True: number(probe, "successThreshold", 1), False: number(probe, "failureThreshold", 3)}
+        self._needed = {
+            True: probe_number(probe, "successThreshold", 1),
+            False: probe_number(probe, "failureThreshold", 3),
+        }
         self._row = 0
         self._last: bool | None = None
         self.good: bool | None = None
         """None before the first threshold is reached."""
 
-    def hear(self, *, good: bool) -> None:
+    def record_result(self, *, good: bool) -> None:
         self._row = self._row + 1 if good is self._last else 1
         self._last = good
         if self._row >= self._needed[good]:
@@ -119,8 +126,8 @@ class _Watched:
 
     def __init__(self, pod: Object) -> None:
         self.pod = pod
-        self.what = what_is_probed(pod)
-        self.probes = probes(pod)
+        self.what = probed_fields(pod)
+        self.probes = readiness_probes_of(pod)
         self.verdicts = {container: Verdict(probe) for container, probe in self.probes}
         self.problems: dict[str, str] = {}
         self.told: dict[str, bool | None] = {}
@@ -159,9 +166,9 @@ class Probes:
         self._probing.clear()
         self._watched.clear()
         async with asyncio.TaskGroup() as tasks:
-            await self._follow(lambda event: self._hear(event, tasks))
+            await self._follow(lambda event: self._note_event(event, tasks))
 
-    def _hear(self, event: Event, tasks: asyncio.TaskGroup) -> None:
+    def _note_event(self, event: Event, tasks: asyncio.TaskGroup) -> None:
         match event:
             case Listed(kind=ProbedKind.NODE, objects=machines):
                 self._probing = {each.name: each.probes for each in machines if isinstance(each, Machine)}
@@ -184,7 +191,7 @@ class Probes:
                 self._found.pop(gone, None)
                 self._start_and_stop((gone,), tasks)
 
-    def _is_ours(self, pod: Workload) -> bool:
+    def _is_probed_here(self, pod: Workload) -> bool:
         if self._prober.node:
             return pod.node == self._prober.node
         return not self._probing.get(pod.node, False)
@@ -192,9 +199,9 @@ class Probes:
     def _start_and_stop(self, names: Iterable[ObjectName], tasks: asyncio.TaskGroup) -> None:
         for name in tuple(names):
             fresh = None
-            with self._guard.of(_key(name)):
+            with self._guard.of(_pod_key(name)):
                 found = self._found.get(name)
-                if found is not None and self._is_ours(found) and _is_probed(found.pod):
+                if found is not None and self._is_probed_here(found) and _is_probed(found.pod):
                     fresh = _Watched(found.pod)
             watched = self._watched.get(name)
             if watched is not None and (fresh is None or watched.what != fresh.what):
@@ -204,31 +211,34 @@ class Probes:
             if watched is None and fresh is not None:
                 self._watched[name] = fresh
                 for container, probe in fresh.probes:
-                    fresh.tasks.append(tasks.create_task(self._probe(name, container, probe, fresh)))
+                    fresh.tasks.append(tasks.create_task(self._probe_repeatedly(name, container, probe, fresh)))
 
-    async def _probe(self, name: ObjectName, container: str, probe: Object, watched: _Watched) -> None:
-        verdict, period = watched.verdicts[container], number(probe, "periodSeconds", 10)
+    async def _probe_repeatedly(self, name: ObjectName, container: str, probe: Object, watched: _Watched) -> None:
+        verdict, period = watched.verdicts[container], probe_number(probe, "periodSeconds", 10)
         # So that after a start not all probes run at once: each waits for a part of its period.
         first = random.uniform(0, 1)  # noqa: S311  # an attacker gains nothing by guessing
-        await asyncio.sleep(number(probe, "initialDelaySeconds", 0) + first)
+        await asyncio.sleep(probe_number(probe, "initialDelaySeconds", 0) + first)
         while True:
             refused = probe.get("exec") and not self._prober.commands
-            problem = NO_COMMANDS if refused else await ask(probe, watched.pod, container, self._prober.run_as)
-            verdict.hear(good=not problem)
+            problem = NO_COMMANDS if refused else await run_probe(probe, watched.pod, container, self._prober.run_as)
+            verdict.record_result(good=not problem)
             watched.problems[container] = problem
             if verdict.good is not watched.told.get(container):
-                with self._guard.of(_key(name)), contextlib.suppress(UnreachableError):  # tried again after a period
-                    await self._report(name, watched)
+                with (
+                    self._guard.of(_pod_key(name)),
+                    contextlib.suppress(UnreachableError),
+                ):  # tried again after a period
+                    await self._report_readiness(name, watched)
             await asyncio.sleep(period)
 
-    async def _report(self, name: ObjectName, watched: _Watched) -> None:
+    async def _report_readiness(self, name: ObjectName, watched: _Watched) -> None:
         bad = [container for container, verdict in watched.verdicts.items() if not verdict.good]
         problem = "; ".join(f"{each}: {watched.problems.get(each) or 'not asked yet'}" for each in bad)
         now = self._clock()
         verdicts = {container: verdict.good for container, verdict in watched.verdicts.items()}
         if problem and problem != watched.said:
             message = f"Readiness probe failed: {problem}"
-            event = event_of(PODS, watched.pod, "Unhealthy", message, now, kind="Warning")
+            event = build_event(PODS, watched.pod, "Unhealthy", message, now, kind="Warning")
             with contextlib.suppress(ApiError):  # the Event only informs
                 await self._objects.create(EVENTS, name.namespace, event)
         watched.said = problem
@@ -237,7 +247,7 @@ class Probes:
                 PODS,
                 name.namespace,
                 name.name,
-                lambda value: with_ready(value, problem, format_time(now)),
+                lambda value: set_ready_condition(value, problem, format_time(now)),
                 subresource="status",
             )
         except ApiError as error:  # the write failed: tried again after a period
@@ -246,28 +256,28 @@ class Probes:
         watched.told = verdicts
 
 
-def local_probes(registry: Registry, prober: Prober | None = None, guard: Guard[Key] | None = None) -> Probes:
+def build_local_probes(registry: Registry, prober: Prober | None = None, guard: Guard[Key] | None = None) -> Probes:
     objects, source = LocalObjects(registry, MANAGER), StoreSource(registry.store, RESOURCES)
     return Probes(objects, source.run, registry.clock, prober or Prober(), guard)
 
 
-def _key(name: ObjectName) -> Key:
+def _pod_key(name: ObjectName) -> Key:
     return key_of(PODS, name.namespace, name.name)
 
 
-def with_ready(pod: Object, problem: str, now: str) -> Object:
+def set_ready_condition(pod: Object, problem: str, now: str) -> Object:
     status = pod.get("status") or {}
     return pod | {
         "status": status | {"conditions": merge_conditions(status.get("conditions") or [], pod, problem, now)}
     }
 
 
-def what_is_probed(pod: Object) -> tuple[object, ...]:
+def probed_fields(pod: Object) -> tuple[object, ...]:
     """Return all that a Pod's probes depend on: if it changes, the probes start again."""
-    ports = [each.get("ports") for each in at(pod, "spec", "containers") or ()]
-    return pod["metadata"]["uid"], at(pod, "status", "podIP"), probes(pod), ports
+    ports = [each.get("ports") for each in value_at(pod, "spec", "containers") or ()]
+    return pod["metadata"]["uid"], value_at(pod, "status", "podIP"), readiness_probes_of(pod), ports
 
 
 def _is_probed(pod: Object) -> bool:
-    ended = at(pod, "status", "phase") in ("Succeeded", "Failed")
-    return bool(probes(pod)) and bool(at(pod, "status", "podIP")) and not ended
+    ended = value_at(pod, "status", "phase") in ("Succeeded", "Failed")
+    return bool(readiness_probes_of(pod)) and bool(value_at(pod, "status", "podIP")) and not ended

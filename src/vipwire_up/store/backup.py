@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.file_io.files import check_owner, create_file, sync
-from vipwire_up.store.database import COMPACT, FILE_NAME, RESTORE, check, explain_errors, lock
+from vipwire_up.store.database import COMPACT, FILE_NAME, RESTORE, check_store_file, explain_errors, lock_data_dir
 from vipwire_up.store.record import StoreError
 
 SKIPPED: Final = 1_000_000
@@ -21,17 +21,17 @@ SKIPPED: Final = 1_000_000
 _NEWEST: Final = "SELECT max(coalesce((SELECT max(revision) FROM changes), 0), (SELECT revision FROM floor))"
 
 
-def backup(folder: Path, target: Path) -> int:
+def back_up_store(folder: Path, target: Path) -> int:
     """Copy the store of a data directory into a new file; return its revision. The store may be in use."""
     source = folder / FILE_NAME
     if not source.exists():
         raise StoreError(f"{source}: no such store")
     if target.exists():
         raise StoreError(f"{target}: exists; a backup does not overwrite")
-    return _copy(source, target)
+    return _copy_store(source, target)
 
 
-def restore(folder: Path, source: Path) -> int:
+def restore_store(folder: Path, source: Path) -> int:
     """Copy a backup into a data directory; return its new revision. The old store becomes `store.db.old`.
 
     At any moment `store.db` is the old store or the new one, whole: an interrupted restore can be run again.
@@ -39,19 +39,19 @@ def restore(folder: Path, source: Path) -> int:
     if not source.exists():
         raise StoreError(f"{source}: no such backup")
     target = folder / FILE_NAME
-    with lock(folder):
+    with lock_data_dir(folder):
         fresh = folder / "store.db.restored"
         fresh.unlink(missing_ok=True)
-        revision = max(_copy(source, fresh, "take another backup") + SKIPPED, _read_newest_revision(target) + 1)
-        _forget(fresh, revision)
+        revision = max(_copy_store(source, fresh, "take another backup") + SKIPPED, _read_newest_revision(target) + 1)
+        _delete_history(fresh, revision)
         if target.exists():
-            _keep(target)
+            _keep_old_store(target)
         fresh.rename(target)
         sync(folder)
     return revision
 
 
-def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
+def _copy_store(source: Path, target: Path, remedy: str = RESTORE) -> int:
     unfinished = target.with_name(f"{target.name}.part")
     try:
         unfinished.unlink(missing_ok=True)
@@ -61,11 +61,11 @@ def _copy(source: Path, target: Path, remedy: str = RESTORE) -> int:
             explain_errors(source, remedy),
             closing(sqlite3.connect(f"{source.absolute().as_uri()}?mode=ro", uri=True)) as origin,
         ):
-            check(origin, source, remedy)
+            check_store_file(origin, source, remedy)
             with explain_errors(unfinished), closing(sqlite3.connect(unfinished)) as copy:
                 origin.backup(copy)
                 copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
-                check(copy, unfinished)
+                check_store_file(copy, unfinished)
                 revision = int(copy.execute(_NEWEST).fetchone()[0])
         sync(unfinished)
         unfinished.rename(target)
@@ -86,7 +86,7 @@ def _read_newest_revision(path: Path) -> int:
         return 0
 
 
-def _forget(path: Path, revision: int) -> None:
+def _delete_history(path: Path, revision: int) -> None:
     """Delete the history of a store that is not in use, and continue after a revision."""
     with explain_errors(path), closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(COMPACT, {"floor": revision})
@@ -94,7 +94,7 @@ def _forget(path: Path, revision: int) -> None:
     sync(path)
 
 
-def _keep(path: Path) -> None:
+def _keep_old_store(path: Path) -> None:
     """Link a store as `store.db.old` and empty its log: SQLite reads the log into any file named store.db.
 
     So the log is folded in before another file gets that name. If that fails, the store is damaged: the log moves to
@@ -102,21 +102,21 @@ def _keep(path: Path) -> None:
     """
     second = path.with_name(f"{path.name}.old")
     log = path.with_name(f"{path.name}-wal")
-    folded = _fold(path)
+    folded = _checkpoint_log(path)
     if not (second.exists() and second.samefile(path)):  # an interrupted restore of a damaged store leaves both names
-        _link(path, second)
+        _replace_with_link(path, second)
         second_log = path.with_name(f"{path.name}.old-wal")
         if folded or not log.exists():
             second_log.unlink(missing_ok=True)
         else:
-            _link(log, second_log)
+            _replace_with_link(log, second_log)
     sync(path.parent)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
     sync(path.parent)
 
 
-def _fold(path: Path) -> bool:
+def _checkpoint_log(path: Path) -> bool:
     try:
         with closing(sqlite3.connect(path, isolation_level=None)) as connection:
             connection.execute("PRAGMA journal_mode = DELETE")
@@ -125,7 +125,7 @@ def _fold(path: Path) -> bool:
     return not path.with_name(f"{path.name}-wal").exists()
 
 
-def _link(path: Path, second: Path) -> None:
+def _replace_with_link(path: Path, second: Path) -> None:
     made = second.with_name(f"{second.name}.part")
     made.unlink(missing_ok=True)
     made.hardlink_to(path)

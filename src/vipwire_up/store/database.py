@@ -67,16 +67,16 @@ class Database:
     def __init__(self, folder: Path, *, limit: int = 0) -> None:
         self.path = folder / FILE_NAME
         with contextlib.ExitStack() as on_error:
-            on_error.enter_context(lock(folder))
+            on_error.enter_context(lock_data_dir(folder))
             with explain_errors(self.path):
-                _make_or_refuse(self.path)
-                self._connection = _open(self.path)
+                _create_file_or_refuse(self.path)
+                self._connection = _open_store(self.path)
                 on_error.callback(self._connection.close)
                 self._limit = limit
                 kept = min(_LOG_BYTES, limit // 8) if limit else _LOG_BYTES
                 self._connection.execute(f"PRAGMA journal_size_limit = {kept}")
                 self._connection.execute(f"PRAGMA wal_autocheckpoint = {max(1, kept // _PAGE)}")
-                self._allow(self._count_free_pages())
+                self._set_page_limit(self._count_free_pages())
             self._opened = on_error.pop_all()
 
     def load(self) -> Contents:
@@ -85,7 +85,7 @@ class Database:
             rows = query("SELECT * FROM changes ORDER BY revision").fetchall()
             (floor,) = query("SELECT revision FROM floor").fetchone()
             current = {revision for (revision,) in query("SELECT revision FROM objects")}
-        records = {row[0]: Record(Key(*map(str, row[1:4])), row[0], _bytes(row[6])) for row in rows}
+        records = {row[0]: Record(Key(*map(str, row[1:4])), row[0], _require_bytes(row[6])) for row in rows}
         if missing := current - records.keys():
             raise StoreError(f"{self.path}: damaged: revision {min(missing)} has no value; restore a backup")
         changes = tuple(
@@ -101,31 +101,33 @@ class Database:
         """
         if not self._limit:
             return _MOST_PAGES
-        if sum(self._sizes()) > self._limit:
+        if sum(self._file_sizes()) > self._limit:
             self._connection.execute("PRAGMA busy_timeout = 0")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             self._connection.execute(f"PRAGMA busy_timeout = {_PATIENCE * 1000:g}")
-        file, log = self._sizes()
+        file, log = self._file_sizes()
         if log and file + log > self._limit:
             raise StoreFullError(f"{self.path}: {_FULL} (a reader holds {log} bytes of the log)")
         return max(1, (self._limit - log) // _PAGE)
 
-    def _sizes(self) -> tuple[int, int]:
+    def _file_sizes(self) -> tuple[int, int]:
         log = self.path.with_name(f"{self.path.name}-wal")
         return self.path.stat().st_size, log.stat().st_size if log.exists() else 0
 
-    def _allow(self, pages: int) -> None:
+    def _set_page_limit(self, pages: int) -> None:
         self._connection.execute(f"PRAGMA max_page_count = {pages}")
 
     def append(self, changes: Sequence[RecordChange], *, beyond: bool = False) -> None:
         """Commit all changes, or none when it raises. `beyond` allows them to exceed the size limit."""
         with explain_errors(self.path):
-            self._allow(_MOST_PAGES if beyond else self._count_free_pages())
-            self._append(changes)
+            self._set_page_limit(_MOST_PAGES if beyond else self._count_free_pages())
+            self._insert_changes(changes)
 
-    def _append(self, changes: Sequence[RecordChange]) -> None:
+    def _insert_changes(self, changes: Sequence[RecordChange]) -> None:
         with _transaction(self._connection):
-            self._connection.executemany("INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", map(_row, changes))
+            self._connection.executemany(
+                "INSERT INTO changes VALUES (?, ?, ?, ?, ?, ?, ?)", map(_encode_row, changes)
+            )
             for change in changes:
                 if change.deleted:
                     statement = "DELETE FROM objects WHERE resource = ? AND namespace = ? AND name = ?"
@@ -146,7 +148,7 @@ class Database:
 
 
 @contextlib.contextmanager
-def lock(folder: Path) -> Iterator[None]:
+def lock_data_dir(folder: Path) -> Iterator[None]:
     """Lock a data directory for this process; create it, readable by its owner only. Raise StoreError."""
     path = folder / "store.lock"
     make_folder(folder, "--data-dir")
@@ -182,7 +184,7 @@ def explain_errors(path: Path, remedy: str = RESTORE) -> Iterator[None]:
         raise kind(f"{path}: {text} ({error})") from error
 
 
-def check(connection: sqlite3.Connection, path: Path, remedy: str = RESTORE) -> None:
+def check_store_file(connection: sqlite3.Connection, path: Path, remedy: str = RESTORE) -> None:
     """Raise StoreError, with the remedy for damage, unless a file is a whole store of a known format."""
     application, version = (
         connection.execute(f"PRAGMA {p}").fetchone()[0] for p in ("application_id", "user_version")
@@ -196,31 +198,31 @@ def check(connection: sqlite3.Connection, path: Path, remedy: str = RESTORE) -> 
         raise StoreError(f"{path}: damaged; {remedy} ({result})")
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect_to_file(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=_PATIENCE)
     path.chmod(0o600)
     return connection
 
 
-def _open(path: Path) -> sqlite3.Connection:
+def _open_store(path: Path) -> sqlite3.Connection:
     """Open a store, and check it.
 
     A full disk has no room for the shared index of the log: then SQLite keeps the index in memory, so that the store
     can be read. No other process can read it meanwhile, so backups fail.
     """
     try:
-        return _prepare(_connect(path), path)
+        return _prepare_connection(_connect_to_file(path), path)
     except sqlite3.OperationalError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL):
             raise
-    connection = _connect(path)
+    connection = _connect_to_file(path)
     connection.execute("PRAGMA locking_mode = EXCLUSIVE")
-    return _prepare(connection, path)
+    return _prepare_connection(connection, path)
 
 
-def _make_or_refuse(path: Path) -> None:
+def _create_file_or_refuse(path: Path) -> None:
     if not path.exists():
-        _make_file(path)
+        _create_file(path)
     elif path.stat().st_size == 0:
         why = "is empty, and its objects are lost"
         raise StoreError(f"{path}: {why}; {RESTORE}, or start with an empty store in another --data-dir")
@@ -229,9 +231,9 @@ def _make_or_refuse(path: Path) -> None:
         raise StoreError(f"{path}: an interrupted restore has moved its log aside; {RESTORE}")
 
 
-def _make_file(path: Path) -> None:
+def _create_file(path: Path) -> None:
     """Create an empty store, under another name until it is complete: an empty file is never a new store."""
-    for left in leftovers(path):
+    for left in find_leftover_files(path):
         raise StoreError(
             f"{path}: is missing, but {left.name} is there; {RESTORE}, give --store etcd if the objects are in etcd, "
             f"or start with an empty store in another --data-dir"
@@ -247,7 +249,7 @@ def _make_file(path: Path) -> None:
     sync(path.parent)
 
 
-def leftovers(path: Path) -> Iterator[Path]:
+def find_leftover_files(path: Path) -> Iterator[Path]:
     """Yield files that prove that there was a store: its log, and files that a restore moved aside or did not finish.
 
     So do the authority's files: the first start creates the store before them.
@@ -260,22 +262,22 @@ def leftovers(path: Path) -> Iterator[Path]:
         yield path.with_name("pki")
 
 
-def _prepare(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
+def _prepare_connection(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
     with contextlib.ExitStack() as on_error:
         on_error.callback(connection.close)
-        check(connection, path)
+        check_store_file(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")
         on_error.pop_all()
     return connection
 
 
-def _row(change: RecordChange) -> tuple[int, str, str, str, bool, int, bytes]:
+def _encode_row(change: RecordChange) -> tuple[int, str, str, str, bool, int, bytes]:
     previous = change.previous.revision if change.previous else 0
     return (change.revision, *change.record.key, change.deleted, previous, change.record.value)
 
 
-def _bytes(value: object) -> bytes:
+def _require_bytes(value: object) -> bytes:
     """Return a value as bytes; SQLite returns text or a number if another program wrote one."""
     return value if isinstance(value, bytes) else str(value).encode()
 

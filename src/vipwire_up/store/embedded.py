@@ -29,7 +29,7 @@ from vipwire_up.store.record import (
     StoreFullError,
     is_object,
 )
-from vipwire_up.store.visible import KEEP_CHANGES, Visible, fail, succeed
+from vipwire_up.store.visible import KEEP_CHANGES, Visible, set_error, set_result
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class EmbeddedStore(Visible):
         super().__init__(is_sound, keep=keep)
         contents = database.load()
         self._database = database
-        self._begin(contents.records, contents.changes, contents.floor, contents.revision)
+        self._show_state(contents.records, contents.changes, contents.floor, contents.revision)
         self._head: dict[Key, RecordChange] = {}
         self._head_revision = self.revision
         self._forgotten = 0
@@ -111,34 +111,34 @@ class EmbeddedStore(Visible):
             with ThreadPoolExecutor(1, thread_name_prefix="store") as disk:
                 while True:
                     await self._submitted.wait()
-                    await self._commit(disk)
-                    await self._compact(disk)
+                    await self._commit_batch(disk)
+                    await self._compact_excess(disk)
         finally:
-            for each in self._take():
-                fail(each.done, StoreError("the store is shutting down"))
+            for each in self._take_batch():
+                set_error(each.done, StoreError("the store is shutting down"))
             self._database.close()
 
-    def _take(self) -> list[_Submission]:
+    def _take_batch(self) -> list[_Submission]:
         batch, self._waiting = self._waiting, []
         self._submitted.clear()
         return batch
 
-    async def _commit(self, disk: ThreadPoolExecutor) -> None:
-        batch = self._take()
+    async def _commit_batch(self, disk: ThreadPoolExecutor) -> None:
+        batch = self._take_batch()
         changes = [change for submission in batch for change in submission.changes]
-        work = asyncio.get_running_loop().run_in_executor(disk, self._append, changes, self.revision)
+        work = asyncio.get_running_loop().run_in_executor(disk, self._write_changes, changes, self.revision)
         try:
             await asyncio.shield(work)
         except asyncio.CancelledError:
             await asyncio.wait([work])
-            self._complete(batch, changes, work.exception())
+            self._complete_batch(batch, changes, work.exception())
             raise
         except StoreError as error:
-            self._complete(batch, changes, error)
+            self._complete_batch(batch, changes, error)
         else:
-            self._complete(batch, changes, None)
+            self._complete_batch(batch, changes, None)
 
-    def _append(self, changes: list[RecordChange], visible: int) -> None:
+    def _write_changes(self, changes: list[RecordChange], visible: int) -> None:
         """Commit changes, in the thread. If there is no space, drop the history before `visible` from the file.
 
         Deletions must work on a full disk, although they also write first. Watches go on from memory; after a restart
@@ -152,22 +152,24 @@ class EmbeddedStore(Visible):
             self._forgotten = visible
         self._database.append(changes, beyond=all(change.deleted for change in changes))
 
-    def _complete(self, batch: list[_Submission], changes: list[RecordChange], error: BaseException | None) -> None:
+    def _complete_batch(
+        self, batch: list[_Submission], changes: list[RecordChange], error: BaseException | None
+    ) -> None:
         if error is None:
-            self._publish(changes, changes[-1].revision if changes else self.revision)
+            self._publish_changes(changes, changes[-1].revision if changes else self.revision)
             for change in changes:
                 if self._head.get(change.record.key) is change:
                     del self._head[change.record.key]
             for submission in batch:
-                succeed(submission.done, tuple(change.record for change in submission.changes))
+                set_result(submission.done, tuple(change.record for change in submission.changes))
             return
-        for submission in (*batch, *self._take()):
-            fail(submission.done, error)
+        for submission in (*batch, *self._take_batch()):
+            set_error(submission.done, error)
         self._head.clear()
         self._head_revision = self.revision
 
-    async def _compact(self, disk: ThreadPoolExecutor) -> None:
-        if floor := self._history.excess():
+    async def _compact_excess(self, disk: ThreadPoolExecutor) -> None:
+        if floor := self._history.excess_floor():
             with contextlib.suppress(StoreError):  # a full disk: the next compaction deletes the remaining rows
                 await self.compact(floor, disk)
 

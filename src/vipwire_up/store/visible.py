@@ -18,7 +18,9 @@ from weakref import WeakSet
 from vipwire_up.store.record import CompactedError, FutureRevisionError, Key, Record, RecordChange, is_object
 
 
-def sound_after(changes: Iterable[RecordChange], floor: int, is_sound: Callable[[Record], bool] = is_object) -> int:
+def find_sound_revision(
+    changes: Iterable[RecordChange], floor: int, is_sound: Callable[[Record], bool] = is_object
+) -> int:
     """Return the revision after which all changes, and the states before them, are sound; at least `floor`."""
     for change in changes:
         states = (change.record,) if change.previous is None else (change.record, change.previous)
@@ -53,22 +55,22 @@ class History:
         self._count += 1
         self._bytes += len(change.record.value)
 
-    def since(self, resource: str, revision: int) -> list[RecordChange]:
+    def changes_since(self, resource: str, revision: int) -> list[RecordChange]:
         """Return a resource's changes after a revision. Raise CompactedError if some were dropped."""
         if revision < self.floor:
             raise CompactedError(revision, self.floor)
         log = self._log[resource]
         return log[bisect_right(log, revision, key=_REVISION) :]
 
-    def undo(self, records: dict[Key, Record], resource: str, revision: int) -> None:
+    def undo_changes(self, records: dict[Key, Record], resource: str, revision: int) -> None:
         """Turn a resource's current records into those of an older revision."""
-        for change in reversed(self.since(resource, revision)):
+        for change in reversed(self.changes_since(resource, revision)):
             if change.previous is None:
                 records.pop(change.record.key, None)
             else:
                 records[change.record.key] = change.previous
 
-    def excess(self) -> int:
+    def excess_floor(self) -> int:
         """Return the floor up to which history should be dropped, 0 for none: at twice the kept amount."""
         over = max(self._count - self._keep, 0)
         if self._count <= 2 * self._keep and self._bytes <= 2 * KEEP_BYTES:
@@ -124,9 +126,11 @@ class Visible:
         self._is_sound, self._keep = is_sound, keep
         self._moved: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self._followers = WeakSet[Changed]()
-        self._begin((), (), 0, 0)
+        self._show_state((), (), 0, 0)
 
-    def _begin(self, records: Iterable[Record], changes: Iterable[RecordChange], floor: int, revision: int) -> None:
+    def _show_state(
+        self, records: Iterable[Record], changes: Iterable[RecordChange], floor: int, revision: int
+    ) -> None:
         """Show a state with its history after `floor`; watches of the earlier state end."""
         self._records: defaultdict[str, dict[Key, Record]] = defaultdict(dict)
         self._damaged: dict[Key, Record] = {}
@@ -135,12 +139,12 @@ class Visible:
             if not self._is_sound(record):
                 self._damaged[record.key] = record
         noted = tuple(changes)
-        floor = sound_after(noted, floor, self._is_sound)
+        floor = find_sound_revision(noted, floor, self._is_sound)
         kept = (change for change in noted if change.revision > floor)
         self._history = History(floor, kept, self._keep)
         self._sorted: dict[str, list[Key]] = {}
         before, self.revision = self.revision, revision
-        self._wake({*self._moved, *(name for each in self._followers for name in each.resources)}, before)
+        self._wake_watches({*self._moved, *(name for each in self._followers for name in each.resources)}, before)
 
     @property
     def floor(self) -> int:
@@ -158,7 +162,7 @@ class Visible:
         if at > self.revision:
             raise FutureRevisionError(at, self.revision)
         old = dict(records)
-        self._history.undo(old, resource, at)
+        self._history.undo_changes(old, resource, at)
         return [old[key] for key in sorted(old)]
 
     def count(self, resource: str) -> int:
@@ -177,7 +181,7 @@ class Visible:
     def changes(self, resource: str, since: int) -> Sequence[RecordChange]:
         if since > self.revision:
             raise FutureRevisionError(since, self.revision)
-        return self._history.since(resource, since)
+        return self._history.changes_since(resource, since)
 
     async def watch(self, resource: str, since: int) -> AsyncIterator[Sequence[RecordChange]]:
         while True:
@@ -198,7 +202,7 @@ class Visible:
     async def wait_for_change(self, resource: str) -> None:
         await self._moved[resource].wait()
 
-    def _publish(self, changes: Sequence[RecordChange], revision: int) -> None:
+    def _publish_changes(self, changes: Sequence[RecordChange], revision: int) -> None:
         """Make changes visible, and then the revision."""
         for change in changes:
             key = change.record.key
@@ -212,22 +216,22 @@ class Visible:
                 records[key] = change.record
             self._history.add(change)
         before, self.revision = self.revision, revision
-        self._wake({change.record.key.resource for change in changes} | {""}, before)
+        self._wake_watches({change.record.key.resource for change in changes} | {""}, before)
 
-    def _wake(self, resources: Collection[str], since: int) -> None:
+    def _wake_watches(self, resources: Collection[str], since: int) -> None:
         for resource in resources:
             self._moved.pop(resource, asyncio.Event()).set()
         for each in tuple(self._followers):
             each.note(resources, since)
 
 
-def succeed(future: "asyncio.Future[T]", result: T) -> None:
+def set_result(future: "asyncio.Future[T]", result: T) -> None:
     """Set a future's result unless its caller has cancelled it."""
     if not future.done():
         future.set_result(result)
 
 
-def fail(future: "asyncio.Future[Any]", error: BaseException) -> None:
+def set_error(future: "asyncio.Future[Any]", error: BaseException) -> None:
     if not future.done():
         future.set_exception(error)
         future.exception()  # the caller may no longer wait

@@ -14,19 +14,21 @@ from vipwire_up.api.registry import Registry
 _OPTIONS: Final = Options(manager="vipwire-events", validation="Ignore")
 
 
-async def warn(registry: Registry, resource: Resource, about: Object, reason: str, message: str) -> None:
+async def write_warning_event(
+    registry: Registry, resource: Resource, about: Object, reason: str, message: str
+) -> None:
     """Report a problem of an object.
 
     It writes no Event in a namespace that is being deleted, or if the store is full. Events about cluster-scoped
     objects are in `default`, as in Kubernetes.
     """
-    event = event_of(resource, about, reason, message, registry.clock(), kind="Warning")
+    event = build_event(resource, about, reason, message, registry.clock(), kind="Warning")
     where = about["metadata"]["namespace"] if resource.namespaced else "default"
     with contextlib.suppress(ApiError):  # the Event only informs
         await registry.create(EVENTS, where, event, _OPTIONS)
 
 
-def event_of(resource: Resource, about: Object, reason: str, message: str, now: datetime, *, kind: str) -> Object:
+def build_event(resource: Resource, about: Object, reason: str, message: str, now: datetime, *, kind: str) -> Object:
     meta = about["metadata"]
     namespace = meta["namespace"] if resource.namespaced else ""
     subject = Subject(resource.kind, meta["name"], namespace, meta["uid"], resource.api_version)

@@ -27,7 +27,7 @@ class Feed:
         self._changed = store.follow(self._resources)
         self._anew = True
 
-    def look(self) -> tuple[Sequence[RecordChange], bool]:
+    def read_changes(self) -> tuple[Sequence[RecordChange], bool]:
         """Return the changes since the last look, in the order of resources, and whether this is a complete list."""
         anew, self._anew = self._anew, False
         names, since = self._changed.take()
@@ -38,19 +38,21 @@ class Feed:
                 ], False
         return [RecordChange(record, None) for name in self._resources for record in self._store.scan(name)], True
 
-    def follow(self, forget: Callable[[], None], note: Callable[[RecordChange], None], guard: Guard[Key]) -> None:
+    def pass_changes(
+        self, forget: Callable[[], None], note: Callable[[RecordChange], None], guard: Guard[Key]
+    ) -> None:
         """Pass each change to `note`; before a complete list, call `forget`.
 
         An object for which `note` raises is left out.
         """
-        changes, anew = self.look()
+        changes, anew = self.read_changes()
         if anew:
             forget()
         for change in changes:
             with guard.of(change.record.key):
                 note(change)
 
-    def again(self) -> None:
+    def list_again(self) -> None:
         self._anew = True
 
     async def run(self, step: Callable[[], Awaitable[float | None]], guard: Guard[Key]) -> None:
@@ -64,12 +66,12 @@ class Feed:
                 with guard.step():
                     left = await step()
             except Exception:
-                self.again()
+                self.list_again()
                 raise
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await self.wait()
+                    await self.wait_for_change()
 
-    async def wait(self) -> None:
+    async def wait_for_change(self) -> None:
         if not self._anew:
             await self._changed.wait()

@@ -33,26 +33,28 @@ class StoreSource(Generic[K, T]):
     async def run(self, emit: Emit[K, T]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for resource in self._resources:
-                tasks.create_task(self._follow(ObjectReader(resource), emit), name=f"store {resource.plural}")
+                tasks.create_task(
+                    self._follow_resource(ObjectReader(resource), emit), name=f"store {resource.plural}"
+                )
 
-    async def _follow(self, reader: ObjectReader[K, T], emit: Emit[K, T]) -> None:
+    async def _follow_resource(self, reader: ObjectReader[K, T], emit: Emit[K, T]) -> None:
         place, only = reader.resource.id, reader.resource.only
         while True:
             since = self._store.revision
-            emit(reader.listed(_values(self._store.scan(place), only)))
+            emit(reader.listed(_select_values(self._store.scan(place), only)))
             try:
                 async for changes in self._store.watch(place, since):
                     for change in changes:
                         if only in ("", change.record.key.name):
-                            emit(_event(reader, change))
+                            emit(_build_event(reader, change))
             except (CompactedError, FutureRevisionError):
                 continue
 
 
-def _values(records: Iterable[Record], only: str) -> Iterator[tuple[str, bytes]]:
+def _select_values(records: Iterable[Record], only: str) -> Iterator[tuple[str, bytes]]:
     return ((record.key.name, record.value) for record in records if only in ("", record.key.name))
 
 
-def _event(reader: ObjectReader[K, T], change: RecordChange) -> EventOf[K, T]:
+def _build_event(reader: ObjectReader[K, T], change: RecordChange) -> EventOf[K, T]:
     name = ObjectName(change.record.key.namespace, change.record.key.name)
     return Deleted(reader.resource.kind, name) if change.deleted else reader.changed(name, change.record.value)

@@ -22,8 +22,8 @@ from vipwire.linux.host.addresses import AddressWatch, LocalAddress, read_addres
 from vipwire.logging import log
 from vipwire.process_lifecycle.event_loop import run_until_first_ends
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.dns.sockets import answer_this_machine_only
-from vipwire_up.nodes.node import about_machine, node_addresses
+from vipwire_up.dns.sockets import drop_queries_of_other_machines
+from vipwire_up.nodes.node import machine_annotations, node_addresses
 
 _ELSEWHERE: Final = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
 """Addresses of documentation (RFC 5737, RFC 3849), to which only the default route leads."""
@@ -43,35 +43,35 @@ class OwnAddresses:
         self._node, self._given, self._probes = node, given, probes
         self._changed = asyncio.Event()
         self.own: tuple[str, ...] = ()
-        self._take([each for each in read_addresses() if each.interface not in VIP_DEVICES])
+        self._set_addresses([each for each in read_addresses() if each.interface not in VIP_DEVICES])
 
-    def _take(self, machine: Sequence[LocalAddress]) -> None:
+    def _set_addresses(self, machine: Sequence[LocalAddress]) -> None:
         preferred = (*self._given, *self.own, *default_route_sources())
         self._addresses = node_addresses(machine, self._node, preferred)
-        self._about = about_machine(machine, probes=self._probes)
-        self.own = internal_addresses(self._addresses)
+        self._about = machine_annotations(machine, probes=self._probes)
+        self.own = internal_ips_of(self._addresses)
 
-    def describe(self) -> tuple[list[Object], dict[str, str]]:
+    def describe_machine(self) -> tuple[list[Object], dict[str, str]]:
         """Return the Node's addresses, and the annotations that describe the machine."""
         return self._addresses, self._about
 
     async def run(self) -> None:
         loop, news = asyncio.get_running_loop(), asyncio.Event()
         with AddressWatch(VIP_DEVICES) as watch:
-            self._look(watch)
+            self._check_addresses(watch)
             loop.add_reader(watch, news.set)
             try:
                 while True:
                     await news.wait()
                     news.clear()
                     if watch.refresh():
-                        self._look(watch)
+                        self._check_addresses(watch)
             finally:
                 loop.remove_reader(watch)
 
-    def _look(self, watch: AddressWatch) -> None:
+    def _check_addresses(self, watch: AddressWatch) -> None:
         before = self.own
-        self._take(watch.addresses)
+        self._set_addresses(watch.addresses)
         if before != self.own:
             log.info("the address of this machine has changed", before=",".join(before), now=",".join(self.own))
             self._changed.set()
@@ -84,7 +84,7 @@ class OwnAddresses:
             if await run_until_first_ends(work(own), changed.wait()) == 0:
                 return
 
-    async def each(self, work: Work, since: tuple[str, ...]) -> None:
+    async def call_on_change(self, work: Work, since: tuple[str, ...]) -> None:
         """Call `work` whenever the Node's addresses differ from `since`, until cancelled."""
         while True:
             while self.own == since:
@@ -101,7 +101,7 @@ class ReachableAddress:
     inner: bool
 
 
-def reachable_address(bound: Sequence[str], node: Iterable[str], version: int) -> ReachableAddress | None:
+def find_reachable_address(bound: Sequence[str], node: Iterable[str], version: int) -> ReachableAddress | None:
     """Return the address for a listener's endpoint, in an IP version (4 or 6); None if there is none."""
     own = next((text for text in node if ipaddress.ip_address(text).version == version), None)
     parsed = [address for text in bound if (address := ipaddress.ip_address(text)).version == version]
@@ -123,17 +123,17 @@ def default_route_sources() -> Iterator[str]:
             yield asked.getsockname()[0]
 
 
-def internal_addresses(addresses: Iterable[Object]) -> tuple[str, ...]:
+def internal_ips_of(addresses: Iterable[Object]) -> tuple[str, ...]:
     return tuple(each["address"] for each in addresses if each["type"] == "InternalIP")
 
 
-def inner_socket(address: str, port: int) -> socket.socket:
+def open_inner_socket(address: str, port: int) -> socket.socket:
     """Open a TCP socket that only this machine reaches. Raise OSError."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     made = socket.socket(family, socket.SOCK_STREAM)
     try:
         made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        answer_this_machine_only(made)
+        drop_queries_of_other_machines(made)
         made.bind((address, port))
     except BaseException:
         made.close()

@@ -40,7 +40,7 @@ class Parts:
         self._supervisor = supervisor
         self.working: list[asyncio.Task[None]] = []
 
-    def start(self, tasks: asyncio.TaskGroup, part: Part) -> asyncio.Event:
+    def start_part(self, tasks: asyncio.TaskGroup, part: Part) -> asyncio.Event:
         """Run a part. The returned event is set once it has opened its sockets, or failed with a VipwireError."""
         tried = asyncio.Event()
 
@@ -74,7 +74,7 @@ class ToldSource:
         return (*self._source.health(), Health("announcements", synced=True, error=self._trouble(), logged=True))
 
 
-def simply(run: Callable[[], Awaitable[None]]) -> Work:
+def wrap_coroutine(run: Callable[[], Awaitable[None]]) -> Work:
     """Wrap a coroutine function that opens nothing as a part."""
     return lambda _: run()
 
@@ -102,7 +102,7 @@ class Ending:
         self._proxy: Proxy | None = None
         self._refusal: VipwireError | None = None
 
-    def serves(self) -> bool:
+    def has_programmed_rules(self) -> bool:
         """Report whether the proxy has programmed the rules of all Services once."""
         return self._proxy is not None and self._proxy.ready()
 
@@ -111,13 +111,13 @@ class Ending:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._asked.set)
 
-    async def wait(self) -> None:
+    async def wait_for_end(self) -> None:
         """Wait for a signal. Raise the error that ends this process, if there is one."""
         await self._asked.wait()
         if self._refusal is not None:
             raise self._refusal
 
-    def while_named(self, run: Callable[[], Awaitable[None]]) -> Work:
+    def wrap_named_part(self, run: Callable[[], Awaitable[None]]) -> Work:
         """Wrap a part so that NameTakenError, when another machine has this Node's name, ends this process."""
 
         async def work(_: Begun) -> None:

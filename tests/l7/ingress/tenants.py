@@ -26,7 +26,7 @@ import dns.rrset
 import yaml
 from tests.fakes.own_network import own_network, run
 
-from vipwire_lab.namespaces.netns import create_namespace, delete, inside
+from vipwire_lab.namespaces.netns import create_namespace, delete_namespace, enter_namespace
 
 Json = dict[str, Any]
 NODE, NEAR, OTHER, THIRD = "10.9.0.1", "10.9.0.2", "10.9.0.3", "10.9.0.4"
@@ -124,7 +124,7 @@ def node(folder: Path) -> Iterator[Node]:
     here, name = Node(folder), f"tenants-{os.getpid()}"
     with own_network(), contextlib.ExitStack() as stack:
         there = create_namespace(name)
-        stack.callback(delete, name)
+        stack.callback(delete_namespace, name)
         run(f"ip link add here type veth peer name there netns {name}")
         for command in ("addr add 10.9.0.1/24 dev here", "addr add fd09::1/64 dev here nodad", "link set here up"):
             run(f"ip {command}")
@@ -136,7 +136,7 @@ def node(folder: Path) -> Iterator[Node]:
         run(f"ip route add {CLASS_E}/32 via {NEAR}")
         _serve(stack, _Server("::", "NODE", here.hits))  # at all addresses of both families
         _serve_datagrams(stack, "", "NODE", here.hits)
-        with inside(there):
+        with enter_namespace(there):
             for address in (NEAR, OTHER, THIRD, CLASS_E, "fd09::2"):
                 _serve(stack, _Server(address, address, []))
             for address in (NEAR, OTHER, THIRD):

@@ -40,7 +40,7 @@ from vipwire_l7.watch.kinds import IngressResource
 from vipwire_l7.watch.objects import BackendService, BackendSlice, GatewayObject, Ingress, IngressKind
 from vipwire_l7.watch.snapshot import Snapshot
 from vipwire_up.api.kinds.catalogue import RESOURCES as SERVED
-from vipwire_up.api.serving.authorization import Role, User, may
+from vipwire_up.api.serving.authorization import Role, User, may_use
 
 pytestmark = pytest.mark.slow
 
@@ -238,7 +238,7 @@ def test_the_roles_allow_what_is_asked_for_and_only_that(
     user = User("gateway", (Role.INGRESS.value,))
     served = {each.plural for each in SERVED}  # there are no ClusterTrustBundles
     asking = [right for right in allowed if right[1].partition("/")[0] in served]
-    assert [right for right in asking if not may(user, right[2], right[1])] == [], "and so does a `vipwire up`"
+    assert [right for right in asking if not may_use(user, right[2], right[1])] == [], "and so does a `vipwire up`"
 
 
 def test_the_definitions_of_policies_are_those_of_vipwire_up() -> None:

@@ -35,7 +35,7 @@ from vipwire_l7.run.surroundings import DestinationFollower
 from vipwire_l7.watch.kinds import RESOURCES
 from vipwire_l7.watch.objects import BackendEndpoint, BackendSlice, Ingress, Usability
 from vipwire_l7.watch.snapshot import Snapshot
-from vipwire_up.api.serving.authorization import Role, User, may
+from vipwire_up.api.serving.authorization import Role, User, may_use
 
 pytestmark = pytest.mark.slow
 
@@ -206,11 +206,11 @@ async def test_the_roles_allow_what_is_asked_for_and_only_that() -> None:
         rights = await asked()
     assert rights == allowed
     ours = User("vipwire-ingress", (Role.INGRESS.value,))
-    assert [right for right in rights if not may(ours, right[2], right[1])] == [], "and so does a `vipwire up`"
-    assert not may(ours, "list", "pods")
-    assert not may(ours, "create", "secrets")
-    assert not may(ours, "update", "ingresses")
-    assert not may(User("viewer", (Role.VIEW.value,)), "list", "secrets")
+    assert [right for right in rights if not may_use(ours, right[2], right[1])] == [], "and so does a `vipwire up`"
+    assert not may_use(ours, "list", "pods")
+    assert not may_use(ours, "create", "secrets")
+    assert not may_use(ours, "update", "ingresses")
+    assert not may_use(User("viewer", (Role.VIEW.value,)), "list", "secrets")
 
 
 def test_the_roles_are_bound_to_the_account_that_the_pod_has() -> None:

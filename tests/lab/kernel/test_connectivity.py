@@ -57,8 +57,8 @@ class Stage:
             told.append(text)
 
         test = Connectivity(config, access, tell, wait, "cluster.local")
-        with self.lab.inside(NODE):
-            return test.run()
+        with self.lab.enter_namespace(NODE):
+            return test.run_test()
 
     def left(self) -> str:
         return self.up.kubectl("get", "namespaces,services,endpointslices", "-A", "-o", "name")
@@ -70,7 +70,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         made = Stage(lab, tmp_path_factory.mktemp("connectivity"))
         yield made
         assert made.up.process
-        made.up.process.end(PATIENCE)
+        made.up.process.end_process(PATIENCE)
 
 
 def failed(document: dict[str, Any]) -> dict[tuple[str, str, str, str], str]:
@@ -99,11 +99,13 @@ def test_all_passes_and_nothing_is_left(stage: Stage) -> None:
 def stop_repairs(stage: Stage) -> None:
     """Make a change so large that the proxy no longer listens to the kernel: it checks the rules each period only."""
     assert stage.up.process
-    since = stage.up.process.mark()
+    since = stage.up.process.count_lines()
     marks = ", ".join(map(str, range(40_000)))
     script = f"add table ip large; add set ip large marks {{ type mark; }}; add element ip large marks {{ {marks} }}"
     stage.lab.run(NODE, ["nft", "-f", "-"], input=script)
-    stage.up.process.until(lambda lines: any("made a very large change" in line for line in lines), PATIENCE, since)
+    stage.up.process.wait_until(
+        lambda lines: any("made a very large change" in line for line in lines), PATIENCE, since
+    )
     stage.nft("delete", "table", "ip", "large")
 
 
@@ -176,7 +178,7 @@ class Kubelet(threading.Thread):
         meta, command = pod["metadata"], pod["spec"]["containers"][0]["command"]
         words = [sys.executable, "-m", *command]
         self.running[meta["name"]] = self.stage.lab.popen("pod-1a", words, stdin=subprocess.DEVNULL, text=True)
-        addresses = self.stage.lab.host("pod-1a").addresses
+        addresses = self.stage.lab.find_host("pod-1a").addresses
         status = {"phase": "Running", "podIP": addresses[0], "podIPs": [{"ip": each} for each in addresses]}
         place = ("-n", meta["namespace"], "--subresource=status", "--type=merge")
         self.stage.up.kubectl("patch", "pod", meta["name"], *place, "-p", json.dumps({"status": status}))
@@ -191,7 +193,7 @@ class Kubelet(threading.Thread):
 
 def test_pods_of_an_image_are_the_endpoints(stage: Stage) -> None:
     before, kubelet = stage.left(), Kubelet(stage)
-    stage.lab.stop("pod-1a")  # its own servers, one at the same port
+    stage.lab.stop_echo_servers("pod-1a")  # its own servers, one at the same port
     kubelet.start()
     words = ("connectivity", "test", "--image=vipwire", "-o", "json", *stage.flags)
     command = [sys.executable, "-m", "vipwire", *words]

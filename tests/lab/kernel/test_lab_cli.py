@@ -70,7 +70,7 @@ def test_exec_runs_a_command_in_the_network_of_a_host(name: str) -> None:
     program = "from vipwire_lab.cli import lab; lab()"
     argv = [sys.executable, "-c", program, "exec", "-l", name, "client", "--", "ip", "-o", "addr", "show", "eth0"]
     assert "203.0.113.2/32" in subprocess.run(argv, capture_output=True, text=True, check=True).stdout
-    inode = Lab.attach(name).netns("client").stat().st_ino
+    inode = Lab.attach(name).namespace_of("client").stat().st_ino
     assert inode != Path("/proc/self/ns/net").stat().st_ino
 
 

@@ -20,7 +20,7 @@ from vipwire.model.net import Family, Protocol
 from vipwire_lab.cluster import state
 from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.cluster.continuous import Continuous
-from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
+from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target, count_pods
 from vipwire_lab.cluster.probe import probe
 from vipwire_lab.namespaces import netns
 from vipwire_lab.namespaces.errors import LabError
@@ -62,12 +62,12 @@ def only(results: list[ProbeResult]) -> ProbeResult:
 )
 def test_a_pod_is_reached_without_nat(lab: Lab, family: Family, client: str, server: str) -> None:
     for protocol in Protocol:
-        result = only(lab.probe(client, lab.address(server, family), 80, protocol))
+        result = only(lab.probe(client, lab.address_of(server, family), 80, protocol))
         assert result.pod == server, f"{protocol.name}: {result}"
-        assert result.saw == lab.address(client, family)
+        assert result.saw == lab.address_of(client, family)
         assert result.answer is not None
         assert result.answer.saw == result.source
-        assert (result.answer.local.address, result.answer.local.port) == (lab.address(server, family), 80)
+        assert (result.answer.local.address, result.answer.local.port) == (lab.address_of(server, family), 80)
         assert result.answer.node == lab.topology.node_of(server)
         assert result.answer.protocol == protocol.name
 
@@ -88,22 +88,22 @@ def nft_vip(vip: str, pod: str, protocol: Protocol = Protocol.TCP) -> list[str]:
 @FAMILIES
 @PROTOCOLS
 def test_a_pod_reaches_itself_through_its_node(lab: Lab, family: Family, protocol: Protocol) -> None:
-    pod = lab.address("pod-1a", family)
+    pod = lab.address_of("pod-1a", family)
     lab.run("node-1", nft_vip(VIPS[family], pod, protocol))
     try:
         result = only(lab.probe("pod-1a", VIPS[family], 80, protocol))
         assert result.pod == "pod-1a", str(result)
-        assert result.saw == lab.address("node-1", family)
+        assert result.saw == lab.address_of("node-1", family)
         results = lab.probe("client", VIPS[family], 80, protocol, count=20)
-        assert pods_of(results) == {"pod-1a": 20}
-        assert {each.saw for each in results} == {lab.address("client", family)}
+        assert count_pods(results) == {"pod-1a": 20}
+        assert {each.saw for each in results} == {lab.address_of("client", family)}
     finally:
         lab.run("node-1", ["nft", f"delete table {'ip6' if family is Family.IPV6 else 'ip'} t"])
 
 
 @FAMILIES
 def test_a_forgotten_masquerade_breaks_a_connection_to_a_remote_pod(lab: Lab, family: Family) -> None:
-    lab.run("node-1", nft_vip(VIPS[family], lab.address("pod-2a", family)))
+    lab.run("node-1", nft_vip(VIPS[family], lab.address_of("pod-2a", family)))
     try:
         assert only(lab.probe("client", VIPS[family], 80, timeout=0.2)).outcome is not Outcome.ANSWERED
     finally:
@@ -129,7 +129,7 @@ def told(lab: Lab, host: str, target: Target) -> set[Outcome]:
 def test_closed_dropped_rejected_and_unknown_are_told_apart(
     lab: Lab, family: Family, protocol: Protocol, host: str
 ) -> None:
-    pod = lab.address("pod-1b", family)
+    pod = lab.address_of("pod-1b", family)
     assert only(lab.probe(host, pod, 81, protocol)).outcome is Outcome.REFUSED
     assert only(lab.probe(host, NOBODY[family], 80, protocol, timeout=0.1)).outcome is Outcome.TIMED_OUT
     assert told(lab, host, Target(VIPS[family], 80, protocol)) == {Outcome.UNREACHABLE}
@@ -147,14 +147,14 @@ def test_closed_dropped_rejected_and_unknown_are_told_apart(
 
 @FAMILIES
 def test_a_hundred_rejections_are_a_hundred_rejections(lab: Lab, family: Family) -> None:
-    results = lab.probe("client", lab.address("node-1", family), 9, Protocol.UDP, count=100)
-    assert pods_of(results) == {"(refused)": 100}
+    results = lab.probe("client", lab.address_of("node-1", family), 9, Protocol.UDP, count=100)
+    assert count_pods(results) == {"(refused)": 100}
 
 
 @FAMILIES
 def test_a_client_may_choose_its_address_and_port(lab: Lab, family: Family) -> None:
-    second = [each for each in lab.host("client").addresses if (":" in each) is (family is Family.IPV6)][1]
-    results = lab.probe("client", lab.address("pod-1a", family), 80, source=second, source_port=4711, count=3)
+    second = [each for each in lab.find_host("client").addresses if (":" in each) is (family is Family.IPV6)][1]
+    results = lab.probe("client", lab.address_of("pod-1a", family), 80, source=second, source_port=4711, count=3)
     assert [(result.saw, result.answer and result.answer.saw.port) for result in results] == [(second, 4711)] * 3
 
 
@@ -165,9 +165,9 @@ def test_a_foreign_source_address_is_an_error_and_not_an_outcome(lab: Lab) -> No
 
 @FAMILIES
 def test_a_node_can_serve_for_a_host_network_pod_on_each_address(lab: Lab, family: Family) -> None:
-    lab.serve("node-2", [9000])
+    lab.start_echo_servers("node-2", [9000])
     try:
-        for address in lab.host("node-2").addresses:
+        for address in lab.find_host("node-2").addresses:
             if (":" in address) is not (family is Family.IPV6):
                 continue
             for protocol in Protocol:
@@ -176,29 +176,29 @@ def test_a_node_can_serve_for_a_host_network_pod_on_each_address(lab: Lab, famil
                 assert result.answer is not None
                 assert result.answer.local.address == address
         with pytest.raises(LabError, match="node-2 cannot listen"):
-            lab.serve("node-2", [9000])
+            lab.start_echo_servers("node-2", [9000])
     finally:
-        lab.stop("node-2")
-    assert only(lab.probe("client", lab.address("node-2", family), 9000)).outcome is Outcome.REFUSED
+        lab.stop_echo_servers("node-2")
+    assert only(lab.probe("client", lab.address_of("node-2", family), 9000)).outcome is Outcome.REFUSED
 
 
 def test_a_pod_goes_and_comes(lab: Lab) -> None:
     with lab.connect("client", "10.244.1.13", 8080) as connection:
         assert connection.answer.pod == "pod-1c"
-        lab.stop("pod-1c", [8080])
+        lab.stop_echo_servers("pod-1c", [8080])
         with pytest.raises(ConnectionResetError):
             connection.exchange(b"are you there?\n")
     assert only(lab.probe("client", "10.244.1.13", 8080)).outcome is Outcome.REFUSED
     assert only(lab.probe("client", "10.244.1.13", 80)).outcome is Outcome.ANSWERED
-    lab.stop("pod-1c")
-    lab.start("pod-1c")
+    lab.stop_echo_servers("pod-1c")
+    lab.start_pod("pod-1c")
     assert only(lab.probe("client", "10.244.1.13", 8080)).pod == "pod-1c"
 
 
 @FAMILIES
 def test_a_long_connection_echoes_whatever_its_size(lab: Lab, family: Family) -> None:
     data = b"0123456789abcdef" * 4000
-    with lab.connect("client", lab.address("pod-2a", family), 80) as connection:
+    with lab.connect("client", lab.address_of("pod-2a", family), 80) as connection:
         for _ in range(20):
             assert connection.exchange(data) == data
 
@@ -213,12 +213,12 @@ def test_a_pod_answers_http(lab: Lab) -> None:
 
 def test_continuous_connections_report_those_that_failed(lab: Lab) -> None:
     # One connection more than is looked for: that which is under way at a change may be of before it.
-    with lab.continuous("client", "10.244.1.12", 80, interval=0.001, timeout=10) as stream:
+    with lab.connect_continuously("client", "10.244.1.12", 80, interval=0.001, timeout=10) as stream:
         stream.wait_for(10)
         assert stream.report.failures == ()
-        lab.stop("pod-1b")
+        lab.stop_echo_servers("pod-1b")
         stream.wait_for(11)
-        lab.start("pod-1b")
+        lab.start_pod("pod-1b")
         stream.wait_for(11)
     report = stream.report
     assert report.attempts == sum(report.pods.values()) + len(report.failures)
@@ -232,20 +232,20 @@ def test_continuous_connections_report_those_that_failed(lab: Lab) -> None:
 def test_what_times_out_says_how_far_it_came(lab: Lab, family: Family) -> None:
     dropped = only(lab.probe("client", NOBODY[family], 80, timeout=0.1))
     assert str(dropped) == "timed out (no answer to the SYN, not sent again)"
-    with lab.inside("pod-1a"):
+    with lab.enter_namespace("pod-1a"):
         silent = socket.create_server(("", 99), family=AF[family])
     with silent:
-        result = only(lab.probe("client", lab.address("pod-1a", family), 99, timeout=0.3))
+        result = only(lab.probe("client", lab.address_of("pod-1a", family), 99, timeout=0.3))
     assert str(result) == "timed out (connected, the request is acknowledged, 0 bytes received)"
     assert only(lab.probe("client", NOBODY[family], 80, Protocol.UDP, timeout=0.1)).progress == ""
 
 
 def test_hosts_tell_what_became_of_a_connection_that_timed_out(lab: Lab) -> None:
-    assert traces(lab, lab.probe("client", lab.address("pod-1a"), 80)) == ""
-    with lab.inside("pod-1a"):
+    assert traces(lab, lab.probe("client", lab.address_of("pod-1a"), 80)) == ""
+    with lab.enter_namespace("pod-1a"):
         full = socket.create_server(("", 98), backlog=0)
     with full:
-        results = lab.probe("client", lab.address("pod-1a"), 98, count=3, timeout=0.2)
+        results = lab.probe("client", lab.address_of("pod-1a"), 98, count=3, timeout=0.2)
         told = traces(lab, results)
     lost = [result.source for result in results if result.outcome is Outcome.TIMED_OUT and result.source]
     assert all(f"from port {source.port}:" in told for source in lost[:3]), told
@@ -264,7 +264,7 @@ def test_time_in_which_the_client_stands_still_does_not_count(lab: Lab) -> None:
             return str(self)
 
     options = ProbeOptions(timeout=1.5, count=2)
-    results = probe(SlowToOpen(lab.netns("client")), Target(lab.address("pod-1a"), 80), options)
+    results = probe(SlowToOpen(lab.namespace_of("client")), Target(lab.address_of("pod-1a"), 80), options)
     assert [result.pod for result in results] == ["pod-1a"] * 2
     assert results[0].duration > 1.5
 
@@ -288,7 +288,7 @@ def test_an_unknown_host_is_refused_with_what_is_near(lab: Lab) -> None:
     with pytest.raises(LabError, match="no host 'pod1a': did you mean pod-1a"):
         lab.probe("pod1a", "10.244.1.11", 80)
     with pytest.raises(LabError, match="is not a Pod"):
-        lab.start("node-1")
+        lab.start_pod("node-1")
 
 
 def namespaces(lab: str) -> set[str]:
@@ -328,7 +328,7 @@ def test_a_lab_that_cannot_be_finished_is_removed() -> None:
         assert not state.directory_of(lab.name).exists()
         assert namespaces(lab.name) == {taken}, "it is not ours to remove"
     finally:
-        netns.delete(taken)
+        netns.delete_namespace(taken)
 
 
 def test_a_lab_whose_build_fails_half_way_is_removed() -> None:
@@ -344,16 +344,16 @@ def test_a_half_built_lab_of_a_killed_command_is_removed() -> None:
     name = f"half{os.getpid()}"
     state.create_state(name, DEFAULT)
     netns.create_namespace(f"vipwire-{name}-underlay")
-    netns.path_of(f"vipwire-{name}-node-1").touch()  # created, and killed before it was mounted
+    netns.namespace_path(f"vipwire-{name}-node-1").touch()  # created, and killed before it was mounted
     Lab.attach(name).down()
     assert namespaces(name) == set()
-    assert name not in state.labs()
+    assert name not in state.list_labs()
 
 
 def test_labs_do_not_see_each_other(lab: Lab) -> None:
     pods = [replace(DEFAULT.pods[0], ports=(80,))]
     with Lab(replace(DEFAULT, pods=tuple(pods)), lab.name + "-b") as other:
-        other.stop("pod-1a")
+        other.stop_echo_servers("pod-1a")
         assert only(other.probe("client", "10.244.1.11", 80)).outcome is Outcome.REFUSED
         assert only(lab.probe("client", "10.244.1.11", 80)).outcome is Outcome.ANSWERED
     assert only(lab.probe("client", "10.244.1.11", 80)).outcome is Outcome.ANSWERED
@@ -361,7 +361,7 @@ def test_labs_do_not_see_each_other(lab: Lab) -> None:
 
 def test_an_address_of_a_missing_family_is_an_error(lab: Lab) -> None:
     with pytest.raises(LabError, match="no host"):
-        lab.address("nobody")
+        lab.address_of("nobody")
     node = replace(DEFAULT.nodes[0], addresses=("192.168.0.1",), pod_cidrs=())
     with pytest.raises(LabError, match="node-1 has no IPv6 address"):
-        Lab(replace(DEFAULT, nodes=(node,), pods=())).address("node-1", Family.IPV6)
+        Lab(replace(DEFAULT, nodes=(node,), pods=())).address_of("node-1", Family.IPV6)

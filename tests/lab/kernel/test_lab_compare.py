@@ -17,8 +17,8 @@ from vipwire.config.modes import mode_names
 from vipwire.linux.bpf.namespaces import cookie_of
 from vipwire.linux.bpf.pins import of_node
 from vipwire_lab.cluster import state
-from vipwire_lab.compare.measure import more_text, view
-from vipwire_lab.compare.staged import guest_obstacle
+from vipwire_lab.compare.measure import format_more, render_document
+from vipwire_lab.compare.staged import find_guest_obstacle
 from vipwire_lab.compare.tour import SIGHTS
 
 pytestmark = pytest.mark.kernel
@@ -65,7 +65,7 @@ def test_modes_are_compared_on_the_same_packets() -> None:
 
 @pytest.mark.slow
 def test_a_mode_that_this_kernel_lacks_runs_in_a_guest() -> None:
-    if why := guest_obstacle():
+    if why := find_guest_obstacle():
         pytest.skip(why)
     (measured,) = compared("--proxy-mode=ipvs").values()
     same_for_all(measured)
@@ -156,7 +156,7 @@ def test_the_page_of_an_earlier_version_is_refused_with_what_to_do() -> None:
 def test_the_table_fits_a_terminal(width: int) -> None:
     out = io.StringIO()
     Console(file=out, width=width, force_terminal=True, color_system=None).print(
-        view(made_up(), wide=True), crop=False
+        render_document(made_up(), wide=True), crop=False
     )
     lines = out.getvalue().splitlines()
     assert max(map(len, lines)) <= width
@@ -167,7 +167,7 @@ def test_the_table_fits_a_terminal(width: int) -> None:
 
 @pytest.mark.parametrize(("more", "said"), [(20.0, "+20 µs"), (-13.0, "nothing"), (0.4, "nothing")])
 def test_what_cannot_be_seen_to_cost_anything_costs_nothing(more: float, said: str) -> None:
-    assert more_text(more) == said
+    assert format_more(more) == said
 
 
 def test_every_mode_has_a_sight() -> None:

@@ -50,7 +50,7 @@ def started() -> subprocess.Popen[str]:
 @pytest.fixture
 def stage() -> Iterator[Stage]:
     stage = Stage()
-    stage.build()
+    stage.build_stage()
     with stage:
         yield stage
 
@@ -91,19 +91,19 @@ def test_it_cleans_up_when_it_is_interrupted(number: signal.Signals) -> None:
 
 def test_it_says_so_when_something_is_not_as_said(stage: Stage, capsys: pytest.CaptureFixture[str]) -> None:
     narrator = Narrator()
-    scenes.opening(stage, narrator)
+    scenes.show_opening(stage, narrator)
     assert not narrator.failures
-    stage.change("web", objects.web(objects.PODS[1:]))
-    scenes.from_a_pod(stage, narrator)
+    stage.change_and_wait("web", objects.web(objects.PODS[1:]))
+    scenes.show_from_pod(stage, narrator)
     assert any("answered, by all 5 Pods" in failure for failure in narrator.failures)
-    assert scenes.verdict(narrator) == 1
+    assert scenes.print_verdict(narrator) == 1
     assert "checks FAILED" in capsys.readouterr().out
 
 
 def test_a_proxy_that_ends_is_an_error_that_shows_what_it_said(stage: Stage) -> None:
-    stage.write("nodes", objects.nodes())
+    stage.write_manifests("nodes", objects.nodes())
     stage.start_proxy()
     assert stage.proxy
-    assert stage.proxy.stop() == 0
+    assert stage.proxy.stop_proxy() == 0
     with pytest.raises(LabError, match=r"(?s)vipwire proxy ended; it said:.*the rules stay"):
-        stage.change("web", objects.web())
+        stage.change_and_wait("web", objects.web())

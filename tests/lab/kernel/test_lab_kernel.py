@@ -17,7 +17,7 @@ pytestmark = pytest.mark.kernel
 
 def booting(kind: guest_kernel.GuestKernel) -> Any:
     """A parameter that is skipped where such a kernel cannot be booted, naming what to install."""
-    why = guest_kernel.obstacle(kind)
+    why = guest_kernel.find_obstacle(kind)
     unable = pytest.mark.skipif(bool(why), reason=f"no kernel of the kind {kind.value} can be booted: {why}")
     return pytest.param(kind, marks=unable, id=kind.value)
 
@@ -42,7 +42,7 @@ def test_a_command_is_heard_and_its_status_returned_whatever_it_leaves_behind(ki
     """A process that outlives the command holds its output open, and must not hold the guest."""
     out, err = io.BytesIO(), io.BytesIO()
     script = "sleep 3000 & cat /sys/class/net/lo/operstate; cat /proc/net/ip_vs; seq 99999; echo bad >&2; exit 7"
-    assert guest_kernel.run(["sh", "-c", script], guest_kernel.Guest(kind=kind), stdout=out, stderr=err) == 7
+    assert guest_kernel.run_in_guest(["sh", "-c", script], guest_kernel.Guest(kind=kind), stdout=out, stderr=err) == 7
     lines = out.getvalue().decode().splitlines()
     assert lines[0] == "unknown"
     assert lines[1].startswith("IP Virtual Server")
@@ -58,7 +58,10 @@ def test_changes_vanish_with_the_guest_but_for_those_that_are_asked_for(
     script = (
         f"import pathlib\nfor each in {str(kept)!r}, {str(lost)!r}: pathlib.Path(each, 'file').write_text('here')"
     )
-    assert guest_kernel.run([sys.executable, "-c", script], guest_kernel.Guest(writable=(kept,), kind=kind)) == 0
+    assert (
+        guest_kernel.run_in_guest([sys.executable, "-c", script], guest_kernel.Guest(writable=(kept,), kind=kind))
+        == 0
+    )
     assert (kept / "file").read_text() == "here"
     assert not (lost / "file").exists()
 
@@ -74,7 +77,7 @@ def test_a_guest_that_nobody_waits_for_is_ended(kind: guest_kernel.GuestKernel) 
     thread = threading.Thread(target=give_up, daemon=True)
     thread.start()
     with pytest.raises(LabError, match="was stopped; its console said"):
-        guest_kernel.run(["sh", "-c", "echo here; exec sleep 3000"], guest, stdout=out, stderr=io.BytesIO())
+        guest_kernel.run_in_guest(["sh", "-c", "echo here; exec sleep 3000"], guest, stdout=out, stderr=io.BytesIO())
 
 
 @every_kind
@@ -83,7 +86,7 @@ def test_a_silent_guest_is_ended_and_its_console_shows_why(
 ) -> None:
     guest = guest_kernel.Guest(silence=25.0, kind=kind)
     with pytest.raises(LabError, match=r"(?s)was ended after 25 s without a word.*Call Trace"):
-        guest_kernel.run(["sleep", "3000"], guest, stdout=io.BytesIO(), stderr=io.BytesIO())
+        guest_kernel.run_in_guest(["sleep", "3000"], guest, stdout=io.BytesIO(), stderr=io.BytesIO())
 
 
 @pytest.mark.parametrize("kind", [booting(guest_kernel.GuestKernel.DISTRIBUTION)])
@@ -92,7 +95,9 @@ def test_the_kernel_of_the_distribution_has_nftables_and_programs_beside_ipvs(ki
     nft = "nft 'add table ip a; add chain ip a b { type nat hook prerouting priority -100; }' && nft list ruleset"
     ipvs = "ipvsadm -A -t 192.0.2.1:80 && ipvsadm -Sn"
     mounted = "stat -f -c %T /sys/fs/cgroup /sys/fs/bpf"
-    done = guest_kernel.run(["sh", "-c", f"{nft} && {ipvs} && {mounted}"], guest_kernel.Guest(kind=kind), stdout=out)
+    done = guest_kernel.run_in_guest(
+        ["sh", "-c", f"{nft} && {ipvs} && {mounted}"], guest_kernel.Guest(kind=kind), stdout=out
+    )
     assert done == 0
     assert "cgroup2fs\nbpf_fs\n" in out.getvalue().decode()
     assert "type nat hook prerouting" in out.getvalue().decode()
@@ -100,5 +105,5 @@ def test_the_kernel_of_the_distribution_has_nftables_and_programs_beside_ipvs(ki
 
 
 def test_what_is_missing_for_the_kernel_of_the_distribution_is_named(tmp_path: Path) -> None:
-    why = Emulated(tmp_path).obstacle()
+    why = Emulated(tmp_path).find_obstacle()
     assert "qemu-system-x86" in why or ("linux-image-amd64" in why and "scripts/setup kernel" in why)

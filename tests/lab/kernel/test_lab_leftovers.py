@@ -41,7 +41,7 @@ def namespace() -> Iterator[str]:
     name = unused()
     netns.create_namespace(f"vipwire-{name}-node-1")
     yield name
-    netns.delete(f"vipwire-{name}-node-1")
+    netns.delete_namespace(f"vipwire-{name}-node-1")
 
 
 def dead_process() -> ProcessId:
@@ -70,8 +70,8 @@ def test_a_lab_of_which_nothing_runs_is_not_up_and_its_directory_is_swept(folder
 @pytest.mark.usefixtures("folder")
 def test_a_lab_that_may_just_be_made_is_left_alone() -> None:
     directory = state.create_state(unused(), DEFAULT)
-    state.sweep(directory)
-    assert state.labs() == (directory.name,)
+    state.remove_leftovers(directory)
+    assert state.list_labs() == (directory.name,)
 
 
 @pytest.mark.usefixtures("folder")
@@ -82,7 +82,7 @@ def test_a_lab_with_a_process_or_a_namespace_is_up(namespace: str) -> None:
     own.write(running / "echo.pid")
     aged(running)
     aged(state.create_state(namespace, DEFAULT))
-    assert state.labs() == tuple(sorted([running.name, namespace]))
+    assert state.list_labs() == tuple(sorted([running.name, namespace]))
 
 
 def test_a_dead_lab_is_no_obstacle_to_one_of_its_name(folder: Path) -> None:
@@ -110,7 +110,7 @@ def test_drafts_of_killed_commands_are_swept_when_they_are_old(folder: Path) -> 
         (folder / name).mkdir()
         (folder / name / "lab.json").touch()
         aged(folder / name)
-    state.sweep_drafts()
+    state.remove_drafts()
     assert [path.name for path in folder.iterdir()] == [".new-young"]
 
 
@@ -125,10 +125,10 @@ def test_a_lab_ends_with_its_owner_when_stale_ones_are_taken_down(folder: Path) 
     with Lab(SMALL, unused()) as alive:
         killed = subprocess.run([sys.executable, "-c", program, str(folder), name], check=False)
         assert killed.returncode == 9
-        assert state.labs() == tuple(sorted([name, alive.name]))
+        assert state.list_labs() == tuple(sorted([name, alive.name]))
         assert name in take_down_stale()
-        assert state.labs() == (alive.name,)
-        assert alive.netns("client").exists()
+        assert state.list_labs() == (alive.name,)
+        assert alive.namespace_of("client").exists()
     assert not list(netns.DIRECTORY.glob(f"vipwire-{name}-*"))
 
 
@@ -141,7 +141,7 @@ def test_namespaces_without_a_directory_are_removed_by_name(folder: Path, namesp
         assert [path.name for path in netns.DIRECTORY.glob(f"vipwire-{namespace}-*")] == [f"vipwire-{other}-1"]
         assert [path.name for path in folder.iterdir()] == [other]
     finally:
-        netns.delete(f"vipwire-{other}-1")
+        netns.delete_namespace(f"vipwire-{other}-1")
 
 
 @pytest.mark.usefixtures("folder")
@@ -153,8 +153,8 @@ def test_namespaces_of_a_dead_process_are_stale_and_those_of_a_running_one_are_n
         said = CliRunner().invoke(command, ["down", "--stale"]).output
         assert dead in said
         assert alive not in said
-        assert not netns.path_of(f"vipwire-{dead}-client").exists()
-        assert netns.path_of(f"vipwire-{alive}-client").exists()
+        assert not netns.namespace_path(f"vipwire-{dead}-client").exists()
+        assert netns.namespace_path(f"vipwire-{alive}-client").exists()
     finally:
         for name in (dead, alive):
-            netns.delete(f"vipwire-{name}-client")
+            netns.delete_namespace(f"vipwire-{name}-client")

@@ -8,7 +8,7 @@ import pytest
 
 from vipwire.config.flags import ENVIRONMENT, environment_flags
 from vipwire_lab.cluster import state
-from vipwire_lab.cluster.state import as_called, search_path
+from vipwire_lab.cluster.state import extend_search_path, spell_command
 
 TOLD = "Try: vipwire lab exec node-1 -- vipwire status"
 
@@ -16,7 +16,7 @@ TOLD = "Try: vipwire lab exec node-1 -- vipwire status"
 def test_a_program_that_is_in_path_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "vipwire").touch(mode=0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert as_called(TOLD) == TOLD
+    assert spell_command(TOLD) == TOLD
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_one_that_is_not_is_written_as_it_was_called(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "argv", [argument])
-    assert as_called(TOLD) == f"Try: {written} lab exec node-1 -- vipwire status"
+    assert spell_command(TOLD) == f"Try: {written} lab exec node-1 -- vipwire status"
 
 
 def test_what_runs_in_a_lab_keeps_its_state_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,11 +42,11 @@ def test_what_runs_in_a_lab_keeps_its_state_with_it(monkeypatch: pytest.MonkeyPa
     with state.own_state("demo"):
         assert environment_flags() == {"state-dir": "/run/vipwire-lab/demo/state"}
     assert environment_flags() == {}
-    assert state.flags_of("demo", "--state-dir=/elsewhere") == "--state-dir=/elsewhere"
+    assert state.flags_for_lab("demo", "--state-dir=/elsewhere") == "--state-dir=/elsewhere"
 
 
 def test_commands_in_the_lab_find_this_program_and_those_of_root() -> None:
-    found = search_path("/opt/bin").split(os.pathsep)
+    found = extend_search_path("/opt/bin").split(os.pathsep)
     assert found[:2] == ["/opt/bin", str(Path(sys.executable).parent)]
     assert "/usr/sbin" in found
-    assert search_path(search_path("/opt/bin")) == search_path("/opt/bin")
+    assert extend_search_path(extend_search_path("/opt/bin")) == extend_search_path("/opt/bin")

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from vipwire.errors import DecodeError
-from vipwire_lab.echo_servers.answer import Answer, SocketAddress, http_response
-from vipwire_lab.namespaces.processes import ProcessId, end
+from vipwire_lab.echo_servers.answer import Answer, SocketAddress, build_http_response
+from vipwire_lab.namespaces.processes import ProcessId, end_gracefully
 
 ANSWER = Answer("pod-1a", "node-1", "TCP", SocketAddress("fd00::2", 4000), SocketAddress("fd00::1", 80))
 
@@ -28,7 +28,7 @@ def test_what_is_no_answer_is_refused(line: bytes) -> None:
 
 
 def test_the_http_response_says_how_long_it_is() -> None:
-    head, body = http_response(ANSWER).split(b"\r\n\r\n")
+    head, body = build_http_response(ANSWER).split(b"\r\n\r\n")
     assert f"Content-Length: {len(body)}".encode() in head
     assert Answer.decode(body) == ANSWER
 
@@ -43,7 +43,7 @@ def test_a_process_is_kept_in_a_file_and_ended_by_it(tmp_path: Path) -> None:
         assert identity is not None
         identity.write(tmp_path / "x.pid")
         assert ProcessId.read(tmp_path / "x.pid") == identity
-        end([identity])
+        end_gracefully([identity])
         assert process.wait() == -15
         assert ProcessId.of(process.pid) is None
 
@@ -52,7 +52,7 @@ def test_another_process_of_the_same_number_is_left_alone() -> None:
     with sleeper() as process:
         identity = ProcessId.of(process.pid)
         assert identity is not None
-        end([ProcessId(process.pid, identity.started - 1)])
+        end_gracefully([ProcessId(process.pid, identity.started - 1)])
         assert ProcessId.of(process.pid) == identity
         process.communicate(b"")
         assert process.returncode == 0

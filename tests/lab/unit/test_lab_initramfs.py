@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vipwire_lab.guest_kernel.machines import archive
+from vipwire_lab.guest_kernel.machines import build_cpio_archive
 
 NAMES = st.text("abc-_/.", min_size=1, max_size=12)
 
@@ -32,11 +32,11 @@ def test_the_kernel_finds_every_folder_and_file_in_order(
 ) -> None:
     expected = [(name, 0o040755, b"") for name in folders]
     expected += [(name, 0o100755, content) for name, content in programs]
-    assert list(entries(archive(folders, programs))) == expected
+    assert list(entries(build_cpio_archive(folders, programs))) == expected
 
 
 def test_every_entry_has_a_number_of_its_own_so_that_none_is_taken_for_a_link() -> None:
-    data = archive(["a", "b"], [("c", b"x")])
+    data = build_cpio_archive(["a", "b"], [("c", b"x")])
     heads = [at for at in range(0, len(data), 4) if data[at : at + 6] == b"070701"]
     numbers = [data[at + 6 : at + 14] for at in heads]
     assert len(set(numbers)) == len(numbers) == 4

@@ -5,7 +5,7 @@ import struct
 import pytest
 from tests.proxy.conformance.lost import counters
 
-from vipwire_lab.cluster.probe import SIZE, progress
+from vipwire_lab.cluster.probe import SIZE, describe_progress
 
 
 def info(state: int, unacknowledged: int = 0, repeated: int = 0, received: int = 0, unsent: int = 0) -> bytes:
@@ -33,7 +33,7 @@ def info(state: int, unacknowledged: int = 0, repeated: int = 0, received: int =
     ],
 )
 def test_progress(told: bytes, unread: int, words: str) -> None:
-    assert progress(told, unread) == words
+    assert describe_progress(told, unread) == words
 
 
 def test_counters_that_tell_of_lost_packets_are_picked_and_added_up() -> None:

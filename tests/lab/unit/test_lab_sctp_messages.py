@@ -38,7 +38,7 @@ def test_the_checksum_is_castagnolis() -> None:
 
 def test_a_question_is_answered() -> None:
     server, client = responder(80), Asker(4000, 80, tag=7)
-    opening, nothing = client.receive(server.receive(client.first(), CLIENT, SERVER))
+    opening, nothing = client.receive(server.receive(client.first_packet(), CLIENT, SERVER))
     assert nothing == b""
     reply = server.receive(opening, CLIENT, SERVER)
     assert [chunk.type for chunk in Packet.decode(reply).chunks] == [COOKIE_ACK, SACK, DATA]
@@ -51,12 +51,12 @@ def test_a_question_is_answered() -> None:
 def test_a_closed_port_aborts() -> None:
     client = Asker(4000, 81, tag=7)
     with pytest.raises(ConnectionRefusedError):
-        client.receive(responder(80).receive(client.first(), CLIENT, SERVER))
+        client.receive(responder(80).receive(client.first_packet(), CLIENT, SERVER))
 
 
 def test_packets_of_others_are_passed_over() -> None:
     server, client = responder(80), Asker(4000, 80, tag=7)
-    reply = server.receive(Asker(4001, 80, tag=8).first(), CLIENT, SERVER)
+    reply = server.receive(Asker(4001, 80, tag=8).first_packet(), CLIENT, SERVER)
     assert client.receive(reply) == (b"", b"")
     forged = Packet(80, 4000, 9, (Chunk(ABORT),)).encode()
     assert client.receive(forged) == (b"", b""), "its tag is not ours"
@@ -65,7 +65,7 @@ def test_packets_of_others_are_passed_over() -> None:
 
 
 def test_a_wrong_checksum_is_refused() -> None:
-    packet = bytearray(Asker(4000, 80, tag=7).first())
+    packet = bytearray(Asker(4000, 80, tag=7).first_packet())
     packet[2] ^= 1  # the destination port, as a NAT without checksums would change it
     with pytest.raises(DecodeError, match="wrong checksum"):
         Packet.decode(bytes(packet))
@@ -81,7 +81,7 @@ def test_a_chunk_that_is_cut_short_is_refused() -> None:
 def test_the_server_forgets_the_oldest_of_too_many() -> None:
     server = responder(80)
     for port in range(10_100):
-        server.receive(Asker(port, 80, tag=7).first(), CLIENT, SERVER)
+        server.receive(Asker(port, 80, tag=7).first_packet(), CLIENT, SERVER)
     assert len(server.associations) == 10_000
     assert (SocketAddress(CLIENT, 99), SocketAddress(SERVER, 80)) not in server.associations
 

@@ -4,7 +4,7 @@ import pytest
 
 from vipwire.model.net import Protocol
 from vipwire_lab.cluster import manifests
-from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target, pods_of
+from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Target, count_pods
 from vipwire_lab.namespaces import links
 from vipwire_lab.namespaces.errors import LabError
 from vipwire_lab.namespaces.topology import (
@@ -21,11 +21,11 @@ from vipwire_lab.namespaces.topology import (
 
 
 def test_the_default_has_the_addresses_that_the_scenarios_speak_of() -> None:
-    addresses = {host.name: host.addresses for host in DEFAULT.hosts()}
+    addresses = {host.name: host.addresses for host in DEFAULT.list_hosts()}
     assert addresses["node-1"] == ("192.168.0.1", "192.168.1.1", "fd00:192:168::1", "fd00:192:168:1::1")
     assert addresses["pod-2b"] == ("10.244.2.12", "fd00:10:244:2::12")
     assert addresses["client"][:2] == ("203.0.113.2", "203.0.113.130")
-    assert DEFAULT.names()[0] == UNDERLAY
+    assert DEFAULT.host_names()[0] == UNDERLAY
 
 
 def test_a_host_knows_its_node() -> None:
@@ -94,11 +94,11 @@ def test_probing_without_bounds_is_refused(manner: dict[str, float]) -> None:
 
 def test_results_are_counted_by_who_answered() -> None:
     results = [ProbeResult(Outcome.REFUSED, 0.1), ProbeResult(Outcome.REFUSED, 0.1)]
-    assert pods_of(results) == {"(refused)": 2}
+    assert count_pods(results) == {"(refused)": 2}
 
 
 def test_every_host_has_one_wire_and_every_namespace_its_loopback() -> None:
-    plan = links.plan(make_topology(pods=(1, 1, 1)))
+    plan = links.plan_wiring(make_topology(pods=(1, 1, 1)))
     assert sorted(wire.host for wire in plan.wires) == sorted(set(plan.requests) - {UNDERLAY})
     assert {requests[0].text for requests in plan.requests.values()} == {"ip link set 1 up"}
     for router in {wire.router for wire in plan.wires}:
@@ -109,7 +109,7 @@ def test_every_host_has_one_wire_and_every_namespace_its_loopback() -> None:
 def test_a_service_has_a_slice_for_each_family_with_the_nodes_of_its_pods() -> None:
     leaving = manifests.Backend(DEFAULT.pods[3], ready=False, serving=True, terminating=True)
     ports = [manifests.Port(80, 8080, name="http")]
-    service, four, six = manifests.service_manifest(
+    service, four, six = manifests.build_service_with_slices(
         DEFAULT, "web", ["10.96.0.9"], ports, [DEFAULT.pods[0], leaving], externalTrafficPolicy="Local"
     )
     assert service["spec"]["externalTrafficPolicy"] == "Local"
@@ -123,7 +123,7 @@ def test_a_service_has_a_slice_for_each_family_with_the_nodes_of_its_pods() -> N
 
 def test_hints_are_written_only_if_there_are_any() -> None:
     hinted = manifests.Backend(DEFAULT.pods[0], for_zones=("a",))
-    slices = manifests.endpoint_slices(DEFAULT, "web", [hinted, DEFAULT.nodes[1]], [manifests.Port(80)])
+    slices = manifests.build_endpoint_slices(DEFAULT, "web", [hinted, DEFAULT.nodes[1]], [manifests.Port(80)])
     first, second = slices[0]["endpoints"]
     assert first["hints"] == {"forZones": [{"name": "a"}]}
     assert "hints" not in second

@@ -62,8 +62,8 @@ class Cluster(Packets):
         watched = [f"--manifests={self._first}", f"--manifests={self.manifests}"]
         checks = mode.calm if calm else mode.watchful
         self.proxy = Proxy(mode, self.lab, node, folder, [*watched, *options], checks=checks)
-        self._witness = Witness(lambda: self.lab.inside(node), self.proxy.flags, mode)
-        self.nodes = {node.name: manifests.node(node) for node in self.topology.nodes}
+        self._witness = Witness(lambda: self.lab.enter_namespace(node), self.proxy.flags, mode)
+        self.nodes = {node.name: manifests.node_manifest(node) for node in self.topology.nodes}
         self._cidrs = [SERVICE_CIDR] if cidrs else []
         self._bundles: dict[str, list[Manifest]] = {}
         self._module, self._stale = "", set[str]()
@@ -91,7 +91,7 @@ class Cluster(Packets):
     def down(self) -> None:
         """End and remove everything; fail if the proxy did not run well to the end."""
         try:
-            status = self.proxy.end()
+            status = self.proxy.end_process()
         finally:
             log = self.proxy.log
             self._witness.close()
@@ -110,15 +110,15 @@ class Cluster(Packets):
     def _serve_at_own_addresses(self) -> None:
         """Let Pods listen at their own addresses only: one that listens at all could be any Pod of this node."""
         for pod in self.topology.pods:
-            self.lab.stop(pod.name)
-            self.lab.serve(pod.name, pod.ports, addresses=pod.addresses)
+            self.lab.stop_echo_servers(pod.name)
+            self.lab.start_echo_servers(pod.name, pod.ports, addresses=pod.addresses)
 
     def _end_relays(self) -> None:
         """End processes that outlive the proxy; in a lasting lab also remove rules to them, which takes longer."""
         if self._borrowed:
             self.proxy.vipwire("cleanup")
         else:
-            with self.lab.inside(self.node_name):
+            with self.lab.enter_namespace(self.node_name):
                 end_relays()
 
     @contextlib.contextmanager

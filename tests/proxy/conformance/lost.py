@@ -31,7 +31,7 @@ def traces(lab: Lab, results: Iterable[ProbeResult]) -> str:
 
 
 def _lines(lab: Lab, ports: Iterable[int]) -> Iterator[str]:
-    hosts = lab.topology.names()
+    hosts = lab.topology.host_names()
     nodes = [node.name for node in lab.topology.nodes]
     for port in ports:
         yield f"from port {port}:"
@@ -45,7 +45,7 @@ def _lines(lab: Lab, ports: Iterable[int]) -> Iterator[str]:
         yield f"the echo servers said:\n{said[-2000:]}"
     yield "counted:"
     for host in hosts:
-        with lab.inside(host):
+        with lab.enter_namespace(host):
             found = counters({name: _read(name) for name in _FILES})
         yield f"  {host}: {', '.join(f'{name} {number}' for name, number in found.items()) or 'nothing'}"
 

@@ -21,7 +21,7 @@ def _placed(lab: Lab, node: str, options: Sequence[str]) -> Sequence[str]:
     """Return the flags with the cgroup, and the namespaces of a node's Pods; with a bridge only those behind it."""
     behind = [option.removeprefix(_BRIDGE) for option in options if option.startswith(_BRIDGE)]
     pods = [pod.name for pod in lab.topology.pods if pod.node == node and (not behind or pod.name in behind)]
-    clients = ",".join(str(lab.netns(pod)) for pod in pods)
+    clients = ",".join(str(lab.namespace_of(pod)) for pod in pods)
     return f"--ebpf-cgroup={own_cgroup.path()}", f"--ebpf-clients={clients}"
 
 

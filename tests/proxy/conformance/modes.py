@@ -27,4 +27,4 @@ MODES = {
         replace(mode, sampled=True, flags=(*mode.flags, *_PATIENT))
         for mode in (*GUEST, *NFTABLES, *OFFLOADING, *IPTABLES, *EBPF)
     ),
-}[guest_kernel.inside()]
+}[guest_kernel.current_guest_kernel()]

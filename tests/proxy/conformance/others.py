@@ -70,7 +70,7 @@ def clear(cluster: Cluster) -> None:
 
 
 def _target(cluster: Cluster, family: Family) -> str:
-    address = cluster.lab.address(OTHER, family)
+    address = cluster.lab.address_of(OTHER, family)
     return f"[{address}]:8080" if family is Family.IPV6 else f"{address}:8080"
 
 
@@ -116,7 +116,7 @@ add rule {table} output fib daddr type local jump hostports
 def portmap(cluster: Cluster, folder: Path) -> Iterator[None]:
     """Let Debian's portmap plugin publish a host port, as a container runtime would."""
     ips = [
-        {"address": f"{cluster.lab.address(OTHER, family)}/{24 if family is Family.IPV4 else 64}", "interface": 0}
+        {"address": f"{cluster.lab.address_of(OTHER, family)}/{24 if family is Family.IPV4 else 64}", "interface": 0}
         for family in Family
     ]
     version = "1.0.0"
@@ -172,7 +172,7 @@ def firewalld(cluster: Cluster, folder: Path) -> Iterator[None]:
         rich = "rule family={} forward-port port={} protocol=tcp to-port=8080 to-addr={}"
         for words in (
             ["--set-default-zone=trusted"],
-            *([f"--add-rich-rule={rich.format(f.value.lower(), PORT, lab.address(OTHER, f))}"] for f in Family),
+            *([f"--add-rich-rule={rich.format(f.value.lower(), PORT, lab.address_of(OTHER, f))}"] for f in Family),
         ):
             done = ask(*words)
             assert done.returncode == 0, done.stdout + done.stderr

@@ -59,7 +59,9 @@ class Packets:
     def address(self, caller: Caller, family: Family) -> str:
         if caller.address:
             return caller.address
-        found = [each for each in self.lab.host(caller.host).addresses if (":" in each) is (family is Family.IPV6)]
+        found = [
+            each for each in self.lab.find_host(caller.host).addresses if (":" in each) is (family is Family.IPV6)
+        ]
         return found[caller.index]
 
     def probe(
@@ -78,7 +80,7 @@ class Packets:
     def send(self, caller: Caller, target: Target, manner: ProbeOptions) -> list[ProbeResult]:
         self.sent += 1
         source = self.address(caller, family_of(target))
-        return probe(self.lab.netns(caller.host), target, replace(manner, source=source))
+        return probe(self.lab.namespace_of(caller.host), target, replace(manner, source=source))
 
     def connect(
         self, caller: Caller, target: Target, source_port: int | None = None, *, timeout: float = PATIENCE
@@ -115,7 +117,7 @@ class Packets:
         if masqueraded is None or (self.relayed and not masqueraded):
             return
         if masqueraded or (result.pod == caller.host and caller.host != self.node_name):
-            expected = self.lab.address(self.node_name, family)
+            expected = self.lab.address_of(self.node_name, family)
         else:
             expected = self.address(caller, family)
         assert result.saw == expected, f"{caller} to {target}: {result}, expected to be seen as {expected}"

@@ -67,7 +67,7 @@ class Proxy:
         self._process = None
         return status
 
-    def end(self) -> int:
+    def end_process(self) -> int:
         """End the proxy if it runs; return the exit status of the last one."""
         return self.stop() if self._process else 0
 
@@ -93,7 +93,7 @@ class Proxy:
         """Request a page by HTTP; status 0 without a server."""
         connection = http.client.HTTPConnection(address, port, timeout=PATIENCE)
         try:
-            with self.lab.inside(host or self.node_name):
+            with self.lab.enter_namespace(host or self.node_name):
                 connection.connect()
             connection.request("GET", path)
             response = connection.getresponse()

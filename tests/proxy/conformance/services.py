@@ -73,15 +73,17 @@ class LabService:
             "externalIPs": [self.address(EXTERNAL_IP, family) for family in families],
         } | spec
         cluster_ips = [self.address(CLUSTER_IP, family) for family in families]
-        made = manifests.service(self.name, cluster_ips, self.ports, **fields)
+        made = manifests.build_service(self.name, cluster_ips, self.ports, **fields)
         made["spec"] = {name: value for name, value in made["spec"].items() if value is not None}
         if made["spec"]["type"] in ("NodePort", "LoadBalancer"):
             for index, port in enumerate(made["spec"]["ports"]):
                 port.setdefault("nodePort", self.node_port(index))
-        return made | manifests.load_balancer_status(*(self.address(LOAD_BALANCER, family) for family in families))
+        return made | manifests.build_load_balancer_status(
+            *(self.address(LOAD_BALANCER, family) for family in families)
+        )
 
     def slices(self, hosts: Hosts) -> list[Manifest]:
-        return manifests.endpoint_slices(self.topology, self.name, hosts, self.ports)
+        return manifests.build_endpoint_slices(self.topology, self.name, hosts, self.ports)
 
     def objects(self, hosts: Hosts, families: Iterable[Family] = tuple(Family), **spec: Any) -> list[Manifest]:
         return [self.service(families, **spec), *self.slices(hosts)]

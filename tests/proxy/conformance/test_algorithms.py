@@ -18,7 +18,7 @@ from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS,
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
 from vipwire_lab.cluster.manifests import Port
-from vipwire_lab.cluster.outcome import Target, pods_of
+from vipwire_lab.cluster.outcome import Target, count_pods
 from vipwire_lab.namespaces.topology import UNDERLAY
 
 pytestmark = pytest.mark.conformance
@@ -52,7 +52,7 @@ def weights(cluster: Cluster, given: dict[str, int]) -> dict[str, str]:
     """Write the annotation that weighs Pods, at their addresses of both families."""
     return {
         WEIGHTS: json.dumps(
-            {cluster.lab.address(pod, each): number for pod, number in given.items() for each in Family}
+            {cluster.lab.address_of(pod, each): number for pod, number in given.items() for each in Family}
         )
     }
 
@@ -181,7 +181,7 @@ def test_connections_are_dealt_by_weight(cluster: Cluster, family: Family, algor
         assert Counter(dealt[:4]) == {"pod-1a": 3, "pod-2a": 1}
         assert repeats(dealt, 4), dealt
     else:
-        shares = pods_of(cluster.probe(OUTSIDE, target, 400))
+        shares = count_pods(cluster.probe(OUTSIDE, target, 400))
         # 300, with a standard deviation of 8.7: seven of these are allowed.
         assert set(shares) == {"pod-1a", "pod-2a"}
         assert abs(shares["pod-1a"] - 300) < 61, shares

@@ -49,7 +49,7 @@ def crowded(cluster_with: ClusterWith) -> Cluster:
 @contextlib.contextmanager
 def beside(cluster: Cluster, load: Loading, folder: Path, *, first: bool) -> Iterator[None]:
     """Have others' rules loaded for a while, before the proxy makes its own or after."""
-    cluster.proxy.end()
+    cluster.proxy.end_process()
     cluster.proxy.vipwire("cleanup")
     clear(cluster)
     with contextlib.ExitStack() as stack:
@@ -59,7 +59,7 @@ def beside(cluster: Cluster, load: Loading, folder: Path, *, first: bool) -> Ite
         cluster.proxy.start()
         if not first:
             stack.enter_context(load(cluster, folder))
-        stack.callback(cluster.proxy.end)
+        stack.callback(cluster.proxy.end_process)
         cluster.write()
         yield
     cluster.proxy.start()
@@ -88,7 +88,7 @@ def test_a_host_port_does_not_take_a_services_port(
             crowded.answered(caller, target, ["pod-1a"])
         kernel = explain_kernel(crowded, OUTSIDE, target)
         assert (kernel["state"], kernel["earlier"]) == ("same", []), kernel
-        published = crowded.lab.probe(OUTSIDE.host, crowded.lab.address(crowded.node_name, family), PORT, count=5)
+        published = crowded.lab.probe(OUTSIDE.host, crowded.lab.address_of(crowded.node_name, family), PORT, count=5)
         assert {result.pod for result in published} == {OTHER}, "the host port itself is served as before"
 
 

@@ -142,7 +142,7 @@ def test_no_connection_fails_while_endpoints_come_and_go(cluster: Cluster, famil
     target = service.vip(family)
     steps = [("pod-1b", "pod-2a"), ("pod-1b",), ("pod-1b", "pod-2b", "pod-1c"), ("pod-1c",), ("pod-1a", "pod-2a")]
     before = cluster.answering(OUTSIDE, target)
-    with cluster.lab.continuous(OUTSIDE.host, target.address, target.port, interval=0.002) as stream:
+    with cluster.lab.connect_continuously(OUTSIDE.host, target.address, target.port, interval=0.002) as stream:
         for pods in steps * 2:
             seen = stream.report.pods
             cluster.service(name, cluster.pods(*pods))
@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_read_changes_nothing(cluster: Cluster, family: Fa
 def test_the_health_check_port_tells_of_local_endpoints(cluster: Cluster, family: Family) -> None:
     name, target = (
         f"checked-{family.value}".lower(),
-        Target(cluster.lab.address("node-1", family), 32000 + family.bits),
+        Target(cluster.lab.address_of("node-1", family), 32000 + family.bits),
     )
     here, near, far = cluster.pods("pod-1a", "pod-1b", "pod-2a")
     spec: dict[str, Any] = {"externalTrafficPolicy": "Local", "healthCheckNodePort": target.port}
@@ -206,7 +206,7 @@ def test_the_health_check_port_tells_of_local_endpoints(cluster: Cluster, family
 @sentence("S120")
 def test_the_health_check_port_is_closed_when_it_is_no_longer_asked_for(cluster: Cluster, family: Family) -> None:
     name, port = f"unchecked-{family.value}".lower(), 32001 + family.bits
-    target = Target(cluster.lab.address("node-1", family), port)
+    target = Target(cluster.lab.address_of("node-1", family), port)
     for left in ([], cluster.named(name).objects(cluster.pods("pod-1a"), externalTrafficPolicy="Cluster")):
         cluster.service(name, cluster.pods("pod-1a"), externalTrafficPolicy="Local", healthCheckNodePort=port)
         until(lambda: cluster.proxy.page("/", port).status, "it is open")

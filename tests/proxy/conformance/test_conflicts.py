@@ -11,7 +11,7 @@ from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, LOAD_BALAN
 
 from vipwire.model.net import Family
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.cluster.manifests import Manifest, Port, load_balancer_status
+from vipwire_lab.cluster.manifests import Manifest, Port, build_load_balancer_status
 from vipwire_lab.cluster.outcome import Target
 
 pytestmark = pytest.mark.conformance
@@ -42,9 +42,9 @@ def test_the_older_service_has_it_and_the_other_inherits(
     for service, created, pod in ((first, order[0], "pod-1a"), (second, order[1], "pod-2a")):
         made, *slices = claim(service, created, pod, cluster, externalIPs=addresses if kind is EXTERNAL_IP else None)
         if kind is LOAD_BALANCER:
-            made |= load_balancer_status(*addresses)
+            made |= build_load_balancer_status(*addresses)
         cluster.put(service.name, [made, *slices])
-    address = addresses[family is Family.IPV6] if addresses else cluster.lab.address("node-1", family)
+    address = addresses[family is Family.IPV6] if addresses else cluster.lab.address_of("node-1", family)
     target = Target(address, port.node_port or 80)
     holder, other = (first, second) if order[0] == OLD else (second, first)
     held_by = {first: "pod-1a", second: "pod-2a"}
@@ -66,7 +66,7 @@ def test_an_address_is_shared_at_different_ports(cluster: Cluster, family: Famil
         service = cluster.named(f"sharing-{kind.name}-{number}".lower().replace("_", "-"), [Port(number, 80)])
         made, *slices = claim(service, OLD, pod, cluster, externalIPs=addresses if kind is EXTERNAL_IP else None)
         if kind is LOAD_BALANCER:
-            made |= load_balancer_status(*addresses)
+            made |= build_load_balancer_status(*addresses)
         cluster.put(service.name, [made, *slices])
     address = addresses[family is Family.IPV6]
     cluster.answered(OUTSIDE, Target(address, 81), ["pod-1a"])
@@ -85,7 +85,7 @@ def test_nobody_else_serves_at_a_cluster_ip(cluster: Cluster, family: Family, fi
     stolen = [victim.address(CLUSTER_IP, each) for each in Family]
     made, *slices = claim(thief, OLD, "pod-2a", cluster, externalIPs=stolen if field is EXTERNAL_IP else None)
     if field is LOAD_BALANCER:
-        made |= load_balancer_status(*stolen)
+        made |= build_load_balancer_status(*stolen)
     cluster.put(thief.name, [made, *slices])
     for caller in (POD, NODE, OUTSIDE):
         cluster.answered(caller, victim.vip(family), ["pod-1a"])
@@ -99,8 +99,8 @@ def test_an_external_ip_at_the_node_comes_before_a_node_port(cluster: Cluster, f
     behind = cluster.named("at-node-port", [Port(80, node_port=number)])
     cluster.put(behind.name, behind.objects(cluster.pods("pod-1a")))
     front = cluster.named("at-node-address", [Port(number, 80)])
-    addresses = [cluster.lab.address("node-1", each) for each in Family]
-    target = Target(cluster.lab.address("node-1", family), number)
+    addresses = [cluster.lab.address_of("node-1", each) for each in Family]
+    target = Target(cluster.lab.address_of("node-1", family), number)
     for pods, answering in ((["pod-2a"], "pod-2a"), ([], "pod-1a"), (["pod-2a"], "pod-2a")):
         cluster.put(front.name, front.objects(cluster.pods(*pods), externalIPs=addresses))
         for caller in (POD, OUTSIDE):

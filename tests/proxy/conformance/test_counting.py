@@ -65,7 +65,7 @@ def add_up(cluster: Cluster) -> None:
 
 
 def endpoint(cluster: Cluster, pod: str, family: Family, port: int = 80) -> str:
-    return format_endpoint(parse_address(cluster.lab.address(pod, family)), port)
+    return format_endpoint(parse_address(cluster.lab.address_of(pod, family)), port)
 
 
 def by_endpoint(cluster: Cluster, service: str, what: str, family: Family) -> dict[str, float]:
@@ -129,8 +129,8 @@ def test_connections_count_in_every_protocol(counting: Cluster, family: Family, 
 @sentence("S131")
 @CALLERS
 def test_an_endpoint_on_the_node_itself_counts_once(counting: Cluster, family: Family, caller: Caller) -> None:
-    counting.lab.stop("node-1", [9200])
-    counting.lab.serve("node-1", [9200], [Protocol.TCP])
+    counting.lab.stop_echo_servers("node-1", [9200])
+    counting.lab.start_echo_servers("node-1", [9200], [Protocol.TCP])
     service = counting.service("counted-host", [counting.node("node-1")], [Port(80, 9200)])
     before = sample(counting, "vipwire_endpoint_connections_total", service="counted-host")
     results = counting.answered(caller, service.vip(family), ["node-1"])

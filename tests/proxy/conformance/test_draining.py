@@ -31,7 +31,7 @@ class Drained:
         self.cluster = cluster
 
     def address(self, pod: str, family: Family) -> str:
-        return self.cluster.lab.address(pod, family)
+        return self.cluster.lab.address_of(pod, family)
 
     def run(self, *arguments: str) -> "subprocess.CompletedProcess[str]":
         mode = self.cluster.mode
@@ -92,7 +92,7 @@ def test_the_time_of_a_drain_ends_it(drained: Drained, family: Family) -> None:
 def forget_flows(cluster: Cluster, endpoint: str) -> None:
     """Forget all flows of an endpoint, also those of datagrams: tests before may have asked it by its own address."""
     there = parse_address(endpoint)
-    with cluster.lab.inside(cluster.node_name), FlowTable() as table:
+    with cluster.lab.enter_namespace(cluster.node_name), FlowTable() as table:
         table.delete([flow for flow in table.flows(family_of(there)) if flow.reply_source == there])
 
 
@@ -155,7 +155,7 @@ def test_a_restart_of_the_proxy_changes_nothing(drained: Drained, family: Family
     drained.done(drained.address(HERE, family))
     target = service.vip(family)
     cluster.proxy.stop()
-    with cluster.lab.continuous(OUTSIDE.host, target.address, target.port, interval=0.002) as stream:
+    with cluster.lab.connect_continuously(OUTSIDE.host, target.address, target.port, interval=0.002) as stream:
         stream.wait_for(10)
         cluster.proxy.start()
         stream.wait_for(10)

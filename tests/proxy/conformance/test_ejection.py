@@ -53,7 +53,7 @@ class Ejecting:
         of_ours = [line for line in lines if f"/{self.service.name}" in line]
         found = []
         for pod in self.cluster.pods(FIRST, SECOND, THIRD):
-            found += [pod.name for line in of_ours if self.cluster.lab.address(pod.name, self.family) in line]
+            found += [pod.name for line in of_ours if self.cluster.lab.address_of(pod.name, self.family) in line]
         return found
 
     def knock(self, count: int = 12) -> Counter[str]:
@@ -95,12 +95,12 @@ def silent(cluster: Cluster, pod: str, family: Family) -> Iterator[None]:
 def closed(cluster: Cluster, *pods: str) -> Iterator[None]:
     """Have Pods refuse connections."""
     for pod in pods:
-        cluster.lab.stop(pod)
+        cluster.lab.stop_echo_servers(pod)
     try:
         yield
     finally:
         for pod in pods:
-            cluster.lab.start(pod)
+            cluster.lab.start_pod(pod)
 
 
 @sentence("S162", "S167")
@@ -154,7 +154,7 @@ def test_a_restart_forgets(restless: Cluster, family: Family) -> None:
     with closed(restless, FIRST):
         assert of.until_ejected() == FIRST
     restless.answered(OUTSIDE, of.vip, [SECOND])
-    assert restless.proxy.end() == 0
+    assert restless.proxy.end_process() == 0
     restless.proxy.start()
     restless.answered(OUTSIDE, of.vip, [FIRST, SECOND])
     of.end()

@@ -38,8 +38,8 @@ from vipwire_lab.cluster.continuous import Connection
 from vipwire_lab.cluster.manifests import Port
 from vipwire_lab.namespaces.topology import DEFAULT
 
-EMULATED = guest_kernel.inside() is guest_kernel.GuestKernel.DISTRIBUTION
-IN_GUEST = guest_kernel.inside() is not None
+EMULATED = guest_kernel.current_guest_kernel() is guest_kernel.GuestKernel.DISTRIBUTION
+IN_GUEST = guest_kernel.current_guest_kernel() is not None
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800 if EMULATED else 280 if IN_GUEST else 190)]
 
 NODE = "node-1"
@@ -72,7 +72,7 @@ MODES = {
     None: (*NFTABLES, *IPTABLES, *USERSPACE, *EBPF),
     guest_kernel.GuestKernel.USER_MODE: (*IPVS, *LEGACY, *USERSPACE),
     guest_kernel.GuestKernel.DISTRIBUTION: (*IPVS, *NFTABLES, *NFT, *EBPF),
-}[guest_kernel.inside()]
+}[guest_kernel.current_guest_kernel()]
 WITH_PROGRAMS = any(mode.has_cgroup for mode in MODES)
 PAIRS = [pair for pair in itertools.permutations(MODES, 2) if not IN_GUEST or any(mode in IPVS for mode in pair)]
 TRACES: Mapping[str, str] = {
@@ -83,7 +83,7 @@ TRACES: Mapping[str, str] = {
     "ipvs": r":KUBE-(NODE-PORT|LOAD-BALANCER|IPVS-FILTER)\b|create KUBE-\S+|inet6? \S+ scope global kube-ipvs0",
 }
 """What tells each mode, of all that `everything` lists."""
-ENGINES = ("legacy",) if guest_kernel.inside() and not EMULATED else ("nft", "legacy")
+ENGINES = ("legacy",) if guest_kernel.current_guest_kernel() and not EMULATED else ("nft", "legacy")
 IPVS_CHAINS = r":KUBE-(NODE-PORT|LOAD-BALANCER)\b"
 """Those of ipvs mode that go at once."""
 HINT = "KUBE-IPTABLES-HINT"
@@ -137,8 +137,8 @@ class Stage:
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("handover")
     (folder / "manifests").mkdir()
-    objects = [*(manifests.node(node) for node in DEFAULT.nodes), SERVICE_CIDR, *WEB.objects(PODS)]
-    (folder / "manifests" / "all.yaml").write_text(manifests.as_yaml(objects))
+    objects = [*(manifests.node_manifest(node) for node in DEFAULT.nodes), SERVICE_CIDR, *WEB.objects(PODS)]
+    (folder / "manifests" / "all.yaml").write_text(manifests.dump_yaml(objects))
     with own_cgroup.entered() if WITH_PROGRAMS else contextlib.nullcontext(), Lab(DEFAULT) as lab:
         name_no_vip(lab)
         made = Stage(lab, folder)
@@ -164,11 +164,13 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
     old, new = stage.proxy(before), stage.proxy(after)
     kept = before.name in spec_of(after.name).includes
     with contextlib.ExitStack() as stack:
-        if guest_kernel.inside():  # what IPVS has connections for would stay for minutes, whatever comes next
+        if (
+            guest_kernel.current_guest_kernel()
+        ):  # what IPVS has connections for would stay for minutes, whatever comes next
             stack.callback(new.vipwire, "cleanup")
         began = len(old.log)
         old.start()
-        stack.callback(old.end)
+        stack.callback(old.end_process)
         old.said(began, DONE)
         assert stage.traces(before), "what is looked for is what this mode makes"
         with contextlib.ExitStack() as connections:
@@ -180,7 +182,7 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
             stage.prefer(after.variant)
             since = len(new.log)
             new.start()
-            stack.callback(new.end)
+            stack.callback(new.end_process)
             if not kept:
                 new.said(since, "removed another mode's rules", f"left_by={before.name}")
             pass_some(streams, ENOUGH)
@@ -194,5 +196,5 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
             new.said(since, DONE)
             assert kept or stage.traces(before) == []
         assert stage.traces(after)
-    if guest_kernel.inside():
+    if guest_kernel.current_guest_kernel():
         assert stage.traces(before) == []

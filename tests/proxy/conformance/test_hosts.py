@@ -11,7 +11,7 @@ from tests.proxy.conformance.services import LabService
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.cluster.manifests import Manifest, Port, load_balancer_status
+from vipwire_lab.cluster.manifests import Manifest, Port, build_load_balancer_status
 from vipwire_lab.cluster.outcome import Target
 
 pytestmark = pytest.mark.conformance
@@ -24,7 +24,7 @@ _FIELDS = ("externalIPs", "status", "clusterIPs")
 
 
 def _addresses(cluster: Cluster, host: str) -> dict[Family, str]:
-    return {family: cluster.lab.address(host, family) for family in Family}
+    return {family: cluster.lab.address_of(host, family) for family in Family}
 
 
 def _naming(service: LabService, field: str, addresses: Sequence[str], cluster: Cluster) -> list[Manifest]:
@@ -32,7 +32,7 @@ def _naming(service: LabService, field: str, addresses: Sequence[str], cluster: 
     made, *slices = service.objects(cluster.pods(*_PODS), externalIPs=None)
     del made["status"]
     if field == "status":
-        made |= load_balancer_status(*addresses)
+        made |= build_load_balancer_status(*addresses)
     elif field == "externalIPs":
         made["spec"]["externalIPs"] = list(addresses)
     else:
@@ -54,7 +54,7 @@ def _reached(cluster: Cluster, host: str, target: Target) -> list[str]:
 def test_a_host_keeps_the_ports_that_no_service_has(cluster: Cluster, family: Family, host: str) -> None:
     addresses = _addresses(cluster, host)
     name, own = f"host-{host}-{family.value}".lower(), Target(addresses[family], _OPEN)
-    cluster.lab.serve(host, [_OPEN], [Protocol.TCP])
+    cluster.lab.start_echo_servers(host, [_OPEN], [Protocol.TCP])
     wrong: list[str] = []
     try:
         wrong += _reached(cluster, host, own)
@@ -68,7 +68,7 @@ def test_a_host_keeps_the_ports_that_no_service_has(cluster: Cluster, family: Fa
         wrong += _reached(cluster, host, own)
     finally:
         cluster.put(name, [])
-        cluster.lab.stop(host, [_OPEN])
+        cluster.lab.stop_echo_servers(host, [_OPEN])
     assert not wrong, "\n".join(wrong)
 
 
@@ -86,10 +86,10 @@ def test_a_hosts_own_connections_may_begin_at_the_services_port(cluster: Cluster
         made["metadata"]["annotations"] = {"vipwire.io/port-range": f"{first}-{first + 9}"}
         cluster.put(name, [made, *slices])
         for each in where:
-            cluster.lab.serve(each, [_OPEN], [protocol])
+            cluster.lab.start_echo_servers(each, [_OPEN], [protocol])
         try:
             for number, each in enumerate(where):
-                target = Target(cluster.lab.address(each, family), _OPEN, protocol)
+                target = Target(cluster.lab.address_of(each, family), _OPEN, protocol)
                 for source_port in (first, first + 1 + number):
                     wrong += [
                         f"{host}, port {source_port}, to {target}: {result}"
@@ -98,7 +98,7 @@ def test_a_hosts_own_connections_may_begin_at_the_services_port(cluster: Cluster
                     ]
         finally:
             for each in where:
-                cluster.lab.stop(each, [_OPEN])
+                cluster.lab.stop_echo_servers(each, [_OPEN])
     cluster.put(name, [])
     assert not wrong, "\n".join(wrong)
 
@@ -108,7 +108,7 @@ def test_a_hosts_own_connections_may_begin_at_the_services_port(cluster: Cluster
 def test_no_other_service_takes_what_goes_to_an_endpoint(cluster: Cluster, family: Family, host: str) -> None:
     """The other Service has the endpoint's address and port, and endpoints here, elsewhere, nowhere, or for few."""
     port, name = 9350, f"endpoint-{host}-{family.value}".lower()
-    cluster.lab.serve(host, [port], [Protocol.TCP])
+    cluster.lab.start_echo_servers(host, [port], [Protocol.TCP])
     backend = cluster.node(host) if host == "node-1" else cluster.pods(host)[0]
     wrong: list[str] = []
     try:
@@ -121,7 +121,7 @@ def test_no_other_service_takes_what_goes_to_an_endpoint(cluster: Cluster, famil
             ((), {}),
             (("pod-1b",), {"loadBalancerSourceRanges": ["192.0.2.77/32", "2001:db8:77::/64"]}),
         ):
-            made = other.service(externalIPs=addresses, **spec) | load_balancer_status(*addresses)
+            made = other.service(externalIPs=addresses, **spec) | build_load_balancer_status(*addresses)
             cluster.put(f"{name}-other", [made, *other.slices(cluster.pods(*pods))])
             for kind in FrontendKind:
                 for caller in (POD, NODE, OUTSIDE):
@@ -131,7 +131,7 @@ def test_no_other_service_takes_what_goes_to_an_endpoint(cluster: Cluster, famil
     finally:
         for each in (f"{name}-other", name):
             cluster.put(each, [])
-        cluster.lab.stop(host, [port])
+        cluster.lab.stop_echo_servers(host, [port])
     assert not wrong, "\n".join(wrong)
 
 
@@ -140,7 +140,7 @@ def test_a_node_that_comes_after_the_service_gets_its_ports_back(cluster_with: C
     cluster = cluster_with([POD_CIDRS], cidrs=False)
     addresses = _addresses(cluster, "node-2")
     name, own = f"later-{family.value}".lower(), Target(addresses[family], _OPEN)
-    cluster.lab.serve("node-2", [_OPEN], [Protocol.TCP])
+    cluster.lab.start_echo_servers("node-2", [_OPEN], [Protocol.TCP])
     node = cluster.nodes.pop("node-2")
     try:
         service = cluster.named(name, [Port(_OPEN + 1, 80)])
@@ -153,7 +153,7 @@ def test_a_node_that_comes_after_the_service_gets_its_ports_back(cluster_with: C
     finally:
         cluster.nodes["node-2"] = node
         cluster.put(name, [])
-        cluster.lab.stop("node-2", [_OPEN])
+        cluster.lab.stop_echo_servers("node-2", [_OPEN])
 
 
 @sentence("S172")
@@ -164,7 +164,7 @@ def test_no_service_takes_the_api_servers_port(cluster: Cluster, family: Family)
     api = Target(addresses[family], port)
     kubernetes = cluster.named("kubernetes", [Port(443, port, name="https")])
     thief = cluster.named(name, [Port(port, 80)])
-    cluster.lab.serve("node-2", [port], [Protocol.TCP])
+    cluster.lab.start_echo_servers("node-2", [port], [Protocol.TCP])
     wrong: list[str] = []
     try:
         for order in (("kubernetes", name), (name, "kubernetes")):
@@ -188,5 +188,5 @@ def test_no_service_takes_the_api_servers_port(cluster: Cluster, family: Family)
     finally:
         for each in (name, "kubernetes"):
             cluster.put(each, [])
-        cluster.lab.stop("node-2", [port])
+        cluster.lab.stop_echo_servers("node-2", [port])
     assert not wrong, "\n".join(wrong)

@@ -39,7 +39,7 @@ def _objects(
 ) -> list[Manifest]:
     spec = _SPECS[kind] | more
     if "own" in kind:
-        spec = spec | {"externalIPs": [cluster.lab.host("node-1").addresses[index] for index in (1, 3)]}
+        spec = spec | {"externalIPs": [cluster.lab.find_host("node-1").addresses[index] for index in (1, 3)]}
     made, *slices = service.objects(hosts, **spec)
     if "wide" in kind:
         port = service.ports[0].port
@@ -50,7 +50,7 @@ def _objects(
 def _targets(cluster: Cluster, service: LabService, kind: str, family: Family) -> Iterator[Target]:
     port = service.ports[0].port
     if "own" in kind:
-        own = [each for each in cluster.lab.host("node-1").addresses if (":" in each) is (family is Family.IPV6)]
+        own = [each for each in cluster.lab.find_host("node-1").addresses if (":" in each) is (family is Family.IPV6)]
         yield Target(own[1], port)
     else:
         yield from (service.at(each, family) for each in (EXTERNAL_IP, LOAD_BALANCER))

@@ -37,7 +37,7 @@ def cache(cluster: Cluster, target: Target, family: Family) -> Iterator[None]:
         )
     ]
     cluster.lab.run(cluster.node_name, [word.format("add") for word in address])
-    cluster.lab.serve(cluster.node_name, [target.port], (TCP, UDP), [target.address])
+    cluster.lab.start_echo_servers(cluster.node_name, [target.port], (TCP, UDP), [target.address])
     for rule in rules:
         iptables(cluster, family, "-t", "raw", "-A", *rule)
     try:
@@ -45,13 +45,13 @@ def cache(cluster: Cluster, target: Target, family: Family) -> Iterator[None]:
     finally:
         for rule in rules:
             iptables(cluster, family, "-t", "raw", "-D", *rule)
-        cluster.lab.stop(cluster.node_name, [target.port])
+        cluster.lab.stop_echo_servers(cluster.node_name, [target.port])
         cluster.lab.run(cluster.node_name, [word.format("delete") for word in address])
 
 
 def loose(cluster: Cluster, caller: Caller, target: Target, family: Family) -> str:
     """Ask by a datagram of a socket that is not connected, as musl does; return who answers."""
-    with cluster.lab.inside(caller.host):
+    with cluster.lab.enter_namespace(caller.host):
         found = socket.socket(socket.AF_INET6 if family is Family.IPV6 else socket.AF_INET, socket.SOCK_DGRAM)
     with found:
         found.settimeout(15)

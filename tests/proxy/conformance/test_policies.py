@@ -15,7 +15,7 @@ from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
 from vipwire_lab import guest_kernel
 from vipwire_lab.cluster.manifests import Port
-from vipwire_lab.cluster.outcome import Target, pods_of
+from vipwire_lab.cluster.outcome import Target, count_pods
 
 pytestmark = pytest.mark.conformance
 
@@ -29,7 +29,7 @@ POLICIES: dict[str, dict[str, Any]] = {
     INTERNAL_LOCAL: {"internalTrafficPolicy": "Local"},
 }
 DETECTOR, NO_DETECTOR = [POD_CIDRS], list[str]()
-UNHEARD = 1.0 if guest_kernel.inside() else 0.3
+UNHEARD = 1.0 if guest_kernel.current_guest_kernel() else 0.3
 """Seconds to wait where some answers never arrive, and the others must."""
 ALL, ALL_NO_DETECTOR = [POD_CIDRS, "--masquerade-all"], ["--masquerade-all"]
 
@@ -73,7 +73,7 @@ def check(cluster: Cluster, family: Family, cell: Cell) -> None:
     if cell.caller is OUTSIDE and REMOTE in cell.pods and not cell.masqueraded and not cluster.relayed:
         # The other node answers the client directly, from an address that the client has not asked.
         results = cluster.probe(cell.caller, target, 24, timeout=UNHEARD)
-        assert set(pods_of(results)) == {LOCAL, "(timed out)"}
+        assert set(count_pods(results)) == {LOCAL, "(timed out)"}
         assert {result.saw for result in results if result.answer} == {cluster.address(cell.caller, family)}
     else:
         cluster.answered(cell.caller, target, cell.pods, masqueraded=cell.masqueraded)
@@ -172,7 +172,7 @@ def counts_as_pod(cluster: Cluster, family: Family, caller: Caller, *, at: Front
     results = cluster.probe(caller, target, 24, timeout=UNHEARD if unheard else PATIENCE)
     if at is CLUSTER_IP:
         return {result.saw for result in results if result.answer} == {cluster.address(caller, family)}
-    return set(pods_of(results)) == {LOCAL, "(timed out)" if unheard else REMOTE}
+    return set(count_pods(results)) == {LOCAL, "(timed out)" if unheard else REMOTE}
 
 
 @sentence("S46")
@@ -230,7 +230,7 @@ def test_two_clients_with_one_source_port_do_not_disturb_each_other(
         cluster.connect(OUTSIDE, single.at(kind, family), source_port=4711) as one,
         cluster.connect(BLOCKED, single.at(kind, family), source_port=4711) as other,
     ):
-        node = cluster.lab.address("node-1", family)
+        node = cluster.lab.address_of("node-1", family)
         assert one.answer.saw.address == other.answer.saw.address == node
         assert one.answer.saw.port != other.answer.saw.port
         for _ in range(3):

@@ -35,8 +35,8 @@ def ranging(cluster_with: ClusterWith) -> Cluster:
 @pytest.fixture(autouse=True)
 def _open_ports(ranging: Cluster) -> None:
     for pod in (*PODS, "pod-1c"):
-        ranging.lab.stop(pod, [FIRST, WITHIN, LAST])
-        ranging.lab.serve(pod, [FIRST, WITHIN, LAST])
+        ranging.lab.stop_echo_servers(pod, [FIRST, WITHIN, LAST])
+        ranging.lab.start_echo_servers(pod, [FIRST, WITHIN, LAST])
 
 
 def ranged(cluster: Cluster, name: str, ports: list[Port], *pods: str, text: str = RANGE, **spec: Any) -> LabService:

@@ -57,7 +57,7 @@ def test_a_connection_arrives_at_the_endpoints_own_port(cluster: Cluster, family
         for result in cluster.answered(caller, secure.at(kind, family), ["pod-1a"]):
             assert result.answer is not None
             assert (result.answer.local.address, result.answer.local.port) == (
-                cluster.lab.address("pod-1a", family),
+                cluster.lab.address_of("pod-1a", family),
                 8080,
             )
 
@@ -120,7 +120,7 @@ def test_a_pod_reaches_itself_whatever_its_node_name_is(cluster: Cluster, family
                     unsaid += [
                         f"{node_name} {spec} {kind.value} {target}: {result}"
                         for result in cluster.probe(POD, target, 2, timeout=1.0)
-                        if result.saw != cluster.lab.address("node-1", family)
+                        if result.saw != cluster.lab.address_of("node-1", family)
                     ]
             cluster.put(name, [])
     assert not unsaid, "\n".join(unsaid)
@@ -187,7 +187,7 @@ def test_an_address_that_an_ended_pod_had_is_the_new_pods(cluster: Cluster, fami
 def narrow(cluster: Cluster, family: Family) -> Iterator[None]:
     """Let the network between the nodes pass at most 1280 octets to the client, and say so to longer packets."""
     ip = ["ip", "-4" if family is Family.IPV4 else "-6"]
-    route = [f"{cluster.lab.address(OUTSIDE.host, family)}/{family.bits}", "dev", OUTSIDE.host]
+    route = [f"{cluster.lab.address_of(OUTSIDE.host, family)}/{family.bits}", "dev", OUTSIDE.host]
     own = ["iif", "lo", "lookup", "100", "pref", "40001"]  # for errors to a VIP, the way of the client's packets
     for host in ("pod-1a", cluster.node_name):
         cluster.lab.run(host, [*ip, "route", "flush", "cache"])
@@ -215,8 +215,8 @@ def test_large_answers_pass_a_narrow_link(cluster: Cluster, family: Family, kind
 def test_an_endpoints_object_counts_as_slices(cluster: Cluster, family: Family) -> None:
     mirrored = cluster.named("mirrored")
     subset = {
-        "addresses": [{"ip": cluster.lab.address(pod, family)} for pod in BOTH],
-        "notReadyAddresses": [{"ip": cluster.lab.address("pod-1b", family)}],
+        "addresses": [{"ip": cluster.lab.address_of(pod, family)} for pod in BOTH],
+        "notReadyAddresses": [{"ip": cluster.lab.address_of("pod-1b", family)}],
         "ports": [{"port": 80, "protocol": "TCP"}],
     }
     endpoints = {
@@ -233,8 +233,8 @@ def test_an_endpoints_object_counts_as_slices(cluster: Cluster, family: Family) 
 @pytest.mark.parametrize("node", ["node-1", "node-2"])
 @pytest.mark.parametrize("caller", [POD, NODE, OUTSIDE], ids=str)
 def test_an_endpoint_may_be_a_node(cluster: Cluster, family: Family, node: str, caller: Caller) -> None:
-    cluster.lab.stop(node)
-    cluster.lab.serve(node, [9000], [Protocol.TCP])
+    cluster.lab.stop_echo_servers(node)
+    cluster.lab.start_echo_servers(node, [9000], [Protocol.TCP])
     host = cluster.service(f"host-{node}", [cluster.node(node)], [Port(80, 9000)])
     for kind in FrontendKind:
         cluster.answered(caller, host.at(kind, family), [node])
@@ -312,7 +312,7 @@ def test_a_pod_with_the_nodes_address_reaches_itself_whatever_its_node_name_is(
     cluster: Cluster, family: Family
 ) -> None:
     port, unsaid = 9771, list[str]()
-    cluster.lab.serve("node-1", [port], [Protocol.TCP, Protocol.UDP])
+    cluster.lab.start_echo_servers("node-1", [port], [Protocol.TCP, Protocol.UDP])
     try:
         for at, node_name in enumerate(("", "node-1", "node-2")):
             for protocol in (Protocol.TCP, Protocol.UDP):
@@ -327,5 +327,5 @@ def test_a_pod_with_the_nodes_address_reaches_itself_whatever_its_node_name_is(
                     unsaid += [f"{node_name} {kind.value}: {each}" for each in results if each.pod != "node-1"]
                 cluster.put(name, [])
     finally:
-        cluster.lab.stop("node-1", [port])
+        cluster.lab.stop_echo_servers("node-1", [port])
     assert not unsaid, "\n".join(unsaid)

@@ -110,10 +110,10 @@ def test_other_ports_of_an_external_address_are_passed_on(
 @pytest.mark.parametrize("caller", [POD, NODE, OUTSIDE, REMOTE_POD], ids=str)
 def test_other_ports_of_the_node_are_its_own(cluster: Cluster, family: Family, caller: Caller) -> None:
     cluster.service("web", cluster.pods("pod-1a", "pod-2a"))
-    node = cluster.lab.address("node-1", family)
-    cluster.lab.stop("node-1", [9100])
+    node = cluster.lab.address_of("node-1", family)
+    cluster.lab.stop_echo_servers("node-1", [9100])
     cluster.refused(caller, Target(node, 9100))
-    cluster.lab.serve("node-1", [9100], [Protocol.TCP])
+    cluster.lab.start_echo_servers("node-1", [9100], [Protocol.TCP])
     cluster.answered(caller, Target(node, 9100), ["node-1"], masqueraded=False)
 
 
@@ -163,7 +163,7 @@ def test_an_address_that_comes_later_serves_too(cluster_with: ClusterWith, famil
 def test_a_node_port_is_served_at_all_addresses(cluster_with: ClusterWith, family: Family, caller: Caller) -> None:
     cluster = cluster_with([POD_CIDRS, "--nodeport-addresses=0.0.0.0/0,::/0"])
     web = cluster.service("web", cluster.pods("pod-1a", "pod-2a"))
-    for address in (cluster.lab.address("node-1", family), second(cluster, family)):
+    for address in (cluster.lab.address_of("node-1", family), second(cluster, family)):
         cluster.answered(caller, Target(address, web.node_port()), ["pod-1a", "pod-2a"], masqueraded=True)
 
 

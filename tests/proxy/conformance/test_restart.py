@@ -43,7 +43,7 @@ def test_a_restart_writes_nothing_and_no_connection_fails(restless: Cluster, fam
     target = restless.service("staying", restless.pods(*PODS)).vip(family)
     with (
         restless.connect(POD, target) as connection,
-        restless.lab.continuous(OUTSIDE.host, target.address, target.port, interval=0.002) as stream,
+        restless.lab.connect_continuously(OUTSIDE.host, target.address, target.port, interval=0.002) as stream,
     ):
         stream.wait_for(10)
         rules = {each: restless.proxy.rules(each, handles=True) for each in Family}

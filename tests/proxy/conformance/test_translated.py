@@ -37,7 +37,7 @@ def opened(
     cluster: Cluster, host: str, kind: socket.SocketKind, family: Family, *, mapped: bool = False
 ) -> Iterator[socket.socket]:
     """Open a socket on a host that is bound to nothing."""
-    with cluster.lab.inside(host):
+    with cluster.lab.enter_namespace(host):
         found = socket.socket(socket.AF_INET6 if mapped or family is Family.IPV6 else socket.AF_INET, kind)
     with found:
         found.settimeout(15)
@@ -81,7 +81,7 @@ def test_a_stream_knows_its_service_and_not_the_endpoint(
             stream.connect(told(target, mapped=mapped))
             assert stream.getpeername()[:2] == told(target, mapped=mapped)
             answer = say_hello(stream)
-            assert answer.saw.address == cluster.lab.address(host, family)
+            assert answer.saw.address == cluster.lab.address_of(host, family)
             seen.add(answer.pod)
     assert seen == set(PODS)
     assert counted(cluster, target) == before + MANY
@@ -100,7 +100,7 @@ def test_a_loose_datagram_is_answered_by_its_service(
             (first, one), (second, other) = asked(loose, where), asked(loose, where)
             assert one == other == where
             assert first.pod == second.pod
-            assert first.saw.address == cluster.lab.address(host, family)
+            assert first.saw.address == cluster.lab.address_of(host, family)
             seen.add(first.pod)
     assert seen == set(PODS)
     assert counted(cluster, target) == before + MANY
@@ -172,7 +172,7 @@ def test_a_pod_that_may_meet_itself_is_left_to_the_rules(cluster: Cluster, famil
     target = own.vip(family)
     for result in cluster.answered(POD, target, (POD.host, "pod-2a")):
         expected = NODE.host if result.pod == POD.host else POD.host
-        assert result.saw == cluster.lab.address(expected, family)
+        assert result.saw == cluster.lab.address_of(expected, family)
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_connected_sockets_are_ended_when_their_endpoint_goes_and_no_others(
 ) -> None:
     name = "direct-ended"
     target = connecting.service(name, connecting.pods("pod-2a"), [UDP]).vip(family)
-    address = connecting.lab.address("pod-2a", family)
+    address = connecting.lab.address_of("pod-2a", family)
     where = [told(target, mapped=mapped), (f"::ffff:{address}" if mapped else address, 80)]
     with (
         connected(connecting, POD.host, where[0], mapped=mapped) as ended,

@@ -46,7 +46,7 @@ def sticky(
 ) -> LabService:
     """Write a Service with affinity, and wait until the programs have it, which is after the rules."""
     made = written(cluster, name, pods, ports, **spec)
-    ends = {cluster.lab.address(pod, family) for pod in pods for family in Family}
+    ends = {cluster.lab.address_of(pod, family) for pod in pods for family in Family}
 
     def led() -> bool:
         targets = [made.vip(family, index) for family in Family for index in (0, len(ports) - 1)]
@@ -73,7 +73,7 @@ def written(
 @contextlib.contextmanager
 def memory(cluster: Cluster, family: Family) -> Iterator[Map]:
     """Open what the programs of the node remember."""
-    with cluster.lab.inside(cluster.node_name):
+    with cluster.lab.enter_namespace(cluster.node_name):
         pins = NodePins(folder(), None)
     with contextlib.closing(pins):
         found = pins.find(f"affinity{version(family)}")
@@ -83,7 +83,7 @@ def memory(cluster: Cluster, family: Family) -> Iterator[Map]:
 
 def aged(cluster: Cluster, family: Family, seconds: float) -> None:
     """Have so much time pass for what is remembered of a Pod."""
-    with cluster.lab.inside(POD.host):
+    with cluster.lab.enter_namespace(POD.host):
         own = netns_cookie().to_bytes(8, sys.byteorder)
     with memory(cluster, family) as found:
         for key, value in [each for each in found.items() if each[0].startswith(own)]:
@@ -266,7 +266,7 @@ def test_what_rules_serve_in_part_they_serve_as_a_whole(
 
 def test_explain_says_who_is_remembered(connecting: Cluster, family: Family) -> None:
     target = sticky(connecting, "loyal-told").vip(family)
-    source = connecting.lab.address(POD.host, family)
+    source = connecting.lab.address_of(POD.host, family)
     where = format_endpoint(parse_address(target.address), target.port)
     said = connecting.proxy.vipwire("explain", where, f"--from={source}", "--output=wide")
     assert f"those of one network namespace to one, which is remembered for {SECONDS} s" in " ".join(said.split())

@@ -54,11 +54,11 @@ def test_a_node_port_is_reached_directly(
             connection.connect(told(stream, mapped=mapped))
             assert connection.getpeername()[:2] == told(stream, mapped=mapped)
             answer = say_hello(connection)
-            assert answer.saw.address == cluster.lab.address(host, family)
+            assert answer.saw.address == cluster.lab.address_of(host, family)
             seen.add(answer.pod)
         with opened(cluster, host, socket.SOCK_DGRAM, family, mapped=mapped) as datagrams:
             answer, source = asked(datagrams, told(loose, mapped=mapped))
-            assert (answer.saw.address, source) == (cluster.lab.address(host, family), told(loose, mapped=mapped))
+            assert (answer.saw.address, source) == (cluster.lab.address_of(host, family), told(loose, mapped=mapped))
     assert seen == set(PODS)
     assert [counted(cluster, each) for each in (stream, loose)] == [number + MANY for number in before]
 
@@ -72,7 +72,7 @@ def test_a_contested_node_port_is_left_to_the_rules_until_it_is_contested_no_mor
     cluster.put(behind.name, behind.objects(cluster.pods("pod-1a")))
     front = cluster.named("direct-front", [Port(number, 80)])
     target = behind.at(NODE_PORT, family)
-    addresses = [cluster.lab.address("node-1", each) for each in Family]
+    addresses = [cluster.lab.address_of("node-1", each) for each in Family]
 
     def reached(*, directly: bool) -> str:
         before = counted(cluster, target)

@@ -24,7 +24,9 @@ def traffic(
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(
-                lab.continuous(host, target.address, target.port, target.protocol, timeout=timeout, interval=interval)
+                lab.connect_continuously(
+                    host, target.address, target.port, target.protocol, timeout=timeout, interval=interval
+                )
             )
             for family in Family
             for host, kind, port in ways

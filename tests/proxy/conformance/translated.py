@@ -37,7 +37,7 @@ def look(lab: Lab, node: str, target: Target) -> Seen:
     """Read a node's programs' view of a frontend."""
     family = family_of(target)
     key = frontend_key(parse_address(target.address), target.protocol, target.port)
-    with lab.inside(node):
+    with lab.enter_namespace(node):
         pins = NodePins(folder(), None)
     with contextlib.closing(pins):
         tables = Tables(family, pins)
@@ -64,18 +64,18 @@ def translated(lab: Lab, node: str, caller: str, target: Target, count: int) -> 
 
 def _is_client(lab: Lab, node: str, caller: str) -> bool:
     """Report whether a host is one of the node's Pods in the proxy's flags."""
-    with lab.inside(node):
+    with lab.enter_namespace(node):
         pins = NodePins(folder(), None)
-    with contextlib.closing(pins), lab.inside(caller):
+    with contextlib.closing(pins), lab.enter_namespace(caller):
         clients = pins.find("clients")
         return clients is not None and clients.lookup(netns_cookie().to_bytes(8, sys.byteorder)) is not None
 
 
 def _may_meet_itself(lab: Lab, caller: str, family: Family, held: bytes) -> bool:
     """Report whether a host is an endpoint itself, or listens at all its addresses as if it were."""
-    own = set(map(parse_address, lab.host(caller).addresses))
+    own = set(map(parse_address, lab.find_host(caller).addresses))
     dealt = [read_endpoint(each) for each in endpoints(family, held)]
-    with lab.inside(caller):
+    with lab.enter_namespace(caller):
         listed = [Path(f"/proc/thread-self/net/{name}").read_text(encoding="ascii") for name in ("tcp", "tcp6")]
     sockets = [line.split() for text in listed for line in text.splitlines()[1:]]
     everywhere = {

@@ -28,7 +28,7 @@ _ROUTES, _AFTER_CLIENTS = "300", "41000"  # a table, and a priority behind the l
 
 def name_no_vip(lab: Lab) -> None:
     """Let the network between the nodes refuse a node's packets to VIPs without delay."""
-    if not guest_kernel.inside():
+    if not guest_kernel.current_guest_kernel():
         lab.run(UNDERLAY, ["nft", _TABLE])
         return
     for program, family, answer, ranges in _LEGACY:

@@ -33,7 +33,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish(session: pytest.Session) -> None:
     asked = {_suite_of(item) for item in session.items}
     a_share = is_share(session.config)
-    if any(asked - {None}) and not (a_share or session.config.option.collectonly or guest_kernel.obstacle()):
+    if any(asked - {None}) and not (a_share or session.config.option.collectonly or guest_kernel.find_obstacle()):
         session.config.stash[_GUESTS] = _started(session.config, [suite for suite in SUITES if suite in asked])
 
 
@@ -51,7 +51,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 @pytest.fixture
 def guests(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> Iterator[Guests]:
     """The guests of the session; in a worker, this test's guest, started now."""
-    if why := guest_kernel.obstacle():
+    if why := guest_kernel.find_obstacle():
         pytest.skip(f"ipvs mode is not tested: no kernel of its own can be booted: {why}")
     if _GUESTS in pytestconfig.stash:
         yield pytestconfig.stash[_GUESTS]

@@ -131,7 +131,7 @@ def run(suite: Suite, more: Sequence[str], given_up: threading.Event) -> Verdict
         command = [sys.executable, "-m", "pytest", *options, f"--junit-xml={report}", *map(str, suite.paths)]
         guest = guest_kernel.Guest("2048M", _TIMEOUT, (Path(name),), silence=_SILENCE, given_up=given_up)
         try:
-            status = guest_kernel.run(command, guest, stdout=said, stderr=said)
+            status = guest_kernel.run_in_guest(command, guest, stdout=said, stderr=said)
         except LabError as error:
             raise LabError(f"{error}\nthe tests in it said:\n{_text(said)}") from error
         cases = list(ET.parse(report).getroot().iter("testcase")) if report.exists() else []  # noqa: S314 - our own

@@ -181,7 +181,9 @@ def node() -> Iterator[None]:
 def rendered(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[str], str]:
     """Flags, and the rules of both families that vipwire writes by them."""
     folder = tmp_path_factory.mktemp("earlier")
-    six = manifests.service_manifest(DEFAULT, "six", ["fd00:10:96::10"], [Port(80, 8080)], [Backend(PODS["pod-1a"])])
+    six = manifests.build_service_with_slices(
+        DEFAULT, "six", ["fd00:10:96::10"], [Port(80, 8080)], [Backend(PODS["pod-1a"])]
+    )
     make_config(folder, [*example(), *six])
     made = [
         f"--manifests={folder}",

@@ -40,7 +40,7 @@ def configured(folder: Path, algorithm: str) -> Config:
     """Write a Service with slow start, with a node port and an external policy Local."""
     fields: dict[str, Any] = {"type": "NodePort", "externalTrafficPolicy": "Local"}
     pods = [PODS["pod-1a"], PODS["pod-2a"]]
-    objects = manifests.service_manifest(DEFAULT, "web", [VIP], [HTTP], pods, **fields)
+    objects = manifests.build_service_with_slices(DEFAULT, "web", [VIP], [HTTP], pods, **fields)
     objects[0]["metadata"]["annotations"] = {"vipwire.io/slow-start": "60s", "vipwire.io/algorithm": algorithm}
     return make_config(folder, objects)
 

@@ -94,7 +94,7 @@ def restore_text(family: Family) -> str:
 
 def kube_proxy(lab: Lab, variant: str) -> None:
     """Do what kube-proxy does at its first sync, whatever is there: its chains, its jumps, its rules."""
-    with lab.inside(NODE):
+    with lab.enter_namespace(NODE):
         assert not ensure_counters([INVALID_COUNTER])
     for family, program in PROGRAM.items():
         tool = f"{program}-{variant}"
@@ -124,8 +124,8 @@ def translated(lab: Lab, variant: str) -> dict[str, int]:
 def test_no_connection_is_lost_from_kube_proxy_to_us_and_back(mode: Mode, tmp_path: Path) -> None:
     folder = tmp_path / "manifests"
     folder.mkdir()
-    objects = [*(manifests.node(node) for node in DEFAULT.nodes), *WEB.objects(PODS)]
-    (folder / "all.yaml").write_text(manifests.as_yaml(objects))
+    objects = [*(manifests.node_manifest(node) for node in DEFAULT.nodes), *WEB.objects(PODS)]
+    (folder / "all.yaml").write_text(manifests.dump_yaml(objects))
     with Lab(DEFAULT) as lab, contextlib.ExitStack() as stack:
         for command in mode.prepare:
             lab.run(NODE, command)
@@ -142,7 +142,7 @@ def test_no_connection_is_lost_from_kube_proxy_to_us_and_back(mode: Mode, tmp_pa
         before = translated(lab, mode.variant)
         assert len(before) == 4
         proxy.start()
-        stack.callback(proxy.end)
+        stack.callback(proxy.end_process)
         pass_some(streams, ENOUGH)
         after = translated(lab, mode.variant)
         assert all(after[name] > count > 0 for name, count in before.items()), "these chains were left as they were"

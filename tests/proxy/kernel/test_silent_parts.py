@@ -162,7 +162,7 @@ async def test_a_page_and_terminals_say_which_part_is_silent(tmp_path: Path) -> 
     with staged(tmp_path) as stage:
         stage.view()
         following(stage)
-        with stage.lab.inside(NODE):
+        with stage.lab.enter_namespace(NODE):
             async with chromium() as page:
                 await page.go(f"http://127.0.0.1:{PORT}/")
                 await page.until("document.querySelectorAll('.row').length >= 1")

@@ -73,7 +73,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Lab, Standalo
         here.apply(objects())
         yield lab, here, folder
         assert here.process
-        here.process.end(60.0)
+        here.process.end_process(60.0)
 
 
 def run(up: tuple[Lab, Standalone, Path], archive: Path, *flags: str) -> "subprocess.CompletedProcess[str]":

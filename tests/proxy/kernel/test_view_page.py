@@ -22,7 +22,7 @@ from vipwire.model.net import parse_address
 from vipwire.model.node import Drain
 from vipwire.proxy_daemon.drains import DrainOrder, change_orders, drains_path, seconds_since_boot
 from vipwire_lab.cluster.cluster import Lab
-from vipwire_lab.cluster.manifests import Backend, Port, as_yaml, service_manifest
+from vipwire_lab.cluster.manifests import Backend, Port, build_service_with_slices, dump_yaml
 from vipwire_lab.demo import objects
 
 pytestmark = pytest.mark.kernel
@@ -54,7 +54,7 @@ class Stage:
 def shop() -> list[Any]:
     pods = {pod.name: pod for pod in objects.PODS}
     behind = [Backend(pods["pod-1a"]), Backend(pods["pod-2a"]), Backend(pods["pod-1b"], ready=False)]
-    made = service_manifest(objects.TOPOLOGY, "cart", ("10.96.0.50",), (Port(80, name="http"),), behind)
+    made = build_service_with_slices(objects.TOPOLOGY, "cart", ("10.96.0.50",), (Port(80, name="http"),), behind)
     made[0]["metadata"]["annotations"] = {"note": EVIL}
     return made
 
@@ -64,9 +64,9 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     folder = tmp_path_factory.mktemp("view")
     manifests, state = folder / "objects", folder / "state"
     manifests.mkdir()
-    (manifests / "nodes.yaml").write_text(as_yaml(objects.nodes()))
-    (manifests / "web.yaml").write_text(as_yaml(objects.web()))
-    (manifests / "cart.yaml").write_text(as_yaml(shop()))
+    (manifests / "nodes.yaml").write_text(dump_yaml(objects.nodes()))
+    (manifests / "web.yaml").write_text(dump_yaml(objects.web()))
+    (manifests / "cart.yaml").write_text(dump_yaml(shop()))
     (manifests / "odd.yaml").write_text(yaml.safe_dump({"apiVersion": "v1", "kind": EVIL, "metadata": {"name": "a"}}))
     flags = (f"--manifests={manifests}", f"--hostname-override={NODE}", f"--cluster-cidr={objects.POD_CIDRS}")
     page = (f"--state-dir={state}", f"--view-bind-address=192.168.0.1:{PORT}", "--oom-score-adj=0")
@@ -80,7 +80,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
                 line = process.stderr.readline()
                 assert line
                 synced += "msg=synced" in line
-            with lab.inside(NODE):
+            with lab.enter_namespace(NODE):
                 asyncio.run(until_served())
                 made = Stage(lab, manifests, state, (state / "view-token").read_text().strip())
                 asyncio.run(heard(made, "head", bool))
@@ -88,7 +88,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         finally:
             process.terminate()
             process.communicate(timeout=PATIENCE)
-        with lab.inside(NODE), pytest.raises(aiohttp.ClientConnectionError):
+        with lab.enter_namespace(NODE), pytest.raises(aiohttp.ClientConnectionError):
             asyncio.run(ask(Stage(lab, manifests, state, ""), "/"))
 
 
@@ -146,7 +146,7 @@ def test_the_numbers_of_the_page_are_the_kernels(stage: Stage) -> None:
         )
         return rates, await document(stage, "/api/service?name=default/web")
 
-    with stage.lab.inside(NODE):
+    with stage.lab.enter_namespace(NODE):
         rates, said = asyncio.run(look())
     counted = {
         f"{each['address']}:{each['port']}": each["counts"]["connections"]
@@ -165,7 +165,7 @@ def test_the_numbers_of_the_page_are_the_kernels(stage: Stage) -> None:
 
 
 async def test_who_may_not_look_sees_nothing(stage: Stage) -> None:
-    with stage.lab.inside(NODE):
+    with stage.lab.enter_namespace(NODE):
         asked = [
             ask(stage, "/api/diff", Authorization="Bearer wrong"),
             ask(stage, "/api/diff", Host="evil.example"),
@@ -179,7 +179,7 @@ async def test_who_may_not_look_sees_nothing(stage: Stage) -> None:
 @pytest.mark.parametrize("mode", ["", "iptables", "ipvs", "userspace", "ebpf"])
 def test_a_packet_is_explained_as_it_is_and_as_other_modes_would_do(stage: Stage, mode: str) -> None:
     path = f"/api/explain?from=203.0.113.2&to={objects.WEB}:80&mode={mode}"
-    with stage.lab.inside(NODE):
+    with stage.lab.enter_namespace(NODE):
         said = asyncio.run(document(stage, path))
     assert (said["outcome"], said["kernel"]["outcome"]) == ("answered", "answered")
     assert said["kernel"]["agrees"] is True, said["kernel"]["difference"]
@@ -190,12 +190,12 @@ def test_a_packet_is_explained_as_it_is_and_as_other_modes_would_do(stage: Stage
 
 def test_a_change_is_told_with_the_time_that_it_took(stage: Stage) -> None:
     async def story() -> Any:
-        (stage.manifests / "late.yaml").write_text(as_yaml(objects.late()))
+        (stage.manifests / "late.yaml").write_text(dump_yaml(objects.late()))
         return await heard(
             stage, "changes", lambda made: [each for each in made if each["service"] == "default/late"]
         )
 
-    with stage.lab.inside(NODE):
+    with stage.lab.enter_namespace(NODE):
         changes = asyncio.run(story())
     (late,) = [each for each in changes if each["service"] == "default/late"]
     assert (late["what"], late["joined"], late["left"]) == ("added", 3, 0)
@@ -209,7 +209,7 @@ def test_a_repair_of_the_kernel_is_a_row_of_the_changes(stage: Stage) -> None:
     def repaired(changes: Any) -> list[Any]:
         return [each for each in changes if each["what"] == "repaired"]
 
-    with stage.lab.inside(NODE):
+    with stage.lab.enter_namespace(NODE):
         (row, *_) = repaired(asyncio.run(heard(stage, "changes", repaired)))
     assert (row["family"], row["service"], row["services"]) == ("IPv4", None, 0)
     assert "objects: " in row["about"]
@@ -222,7 +222,7 @@ def test_what_no_object_tells_of_is_seen_before_the_next_calm_look(stage: Stage)
 
     async def story() -> float:
         last = await heard(stage, "head", bool)
-        (stage.manifests / "more.yaml").write_text(as_yaml(objects.sticky()))
+        (stage.manifests / "more.yaml").write_text(dump_yaml(objects.sticky()))
         last = await heard(stage, "head", lambda head: head["looked"] > last["looked"])
         change_orders(drains_path(str(stage.state), NODE), lambda orders: [*orders, order])
         seen = await heard(stage, "head", lambda head: head["looked"] > last["looked"])
@@ -231,11 +231,11 @@ def test_what_no_object_tells_of_is_seen_before_the_next_calm_look(stage: Stage)
         return float(seen["looked"] - last["looked"])
 
     try:
-        with stage.lab.inside(NODE):
+        with stage.lab.enter_namespace(NODE):
             assert asyncio.run(story()) < CALM_SECONDS
     finally:
         change_orders(drains_path(str(stage.state), NODE), lambda _orders: [])
-        with stage.lab.inside(NODE):  # the proxy has heard of it, and so has whoever asks the page next
+        with stage.lab.enter_namespace(NODE):  # the proxy has heard of it, and so has whoever asks the page next
             asyncio.run(heard(stage, "rows", lambda made: ("default/web", 0) in drains_of(made)))
 
 
@@ -388,7 +388,7 @@ async def many_services(page: Page) -> None:
 async def test_people_see_it_in_a_browser(stage: Stage, tmp_path: Path) -> None:
     """Look at all views with one browser: it takes two seconds to start. $VIEW_PICTURES keeps what it saw."""
     shown = Path(os.environ.get("VIEW_PICTURES", str(tmp_path)))
-    with stage.lab.inside(NODE):
+    with stage.lab.enter_namespace(NODE):
         async with chromium() as page:
             await page.go(f"{stage.url}/?token={stage.token}")
             await page.until("document.querySelectorAll('.row').length >= 2")

@@ -90,7 +90,7 @@ REFUSING = Walk(End.REJECTED, (Step("", "chain no", "reject", ObjectState.FOREIG
 
 
 def make_config(folder: Path, objects: Iterable[Any], *flags: str) -> Config:
-    every = [*(manifests.node(node) for node in DEFAULT.nodes), *objects]
+    every = [*(manifests.node_manifest(node) for node in DEFAULT.nodes), *objects]
     (folder / "objects.yaml").write_text("---\n".join(json.dumps(each) + "\n" for each in every))
     ours = [f"--manifests={folder}", "--hostname-override=node-1", "--cluster-cidr=10.244.0.0/16"]
     return build_config(parse_flags([*ours, "--nodeport-addresses=primary", *flags])).config
@@ -109,7 +109,7 @@ def example() -> list[Any]:
         "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}},
     }
     local: dict[str, Any] = {"externalTrafficPolicy": "Local", "loadBalancerSourceRanges": ["203.0.113.0/24"]}
-    away = manifests.service_manifest(
+    away = manifests.build_service_with_slices(
         DEFAULT,
         "away",
         ["10.96.0.2"],
@@ -119,12 +119,14 @@ def example() -> list[Any]:
         type="LoadBalancer",
         **local,
     )
-    away[0] |= manifests.load_balancer_status("198.51.100.1")
+    away[0] |= manifests.build_load_balancer_status("198.51.100.1")
     return [
-        *manifests.service_manifest(DEFAULT, "web", ["10.96.0.10"], [HTTP], backends, type="NodePort", **affine),
+        *manifests.build_service_with_slices(
+            DEFAULT, "web", ["10.96.0.10"], [HTTP], backends, type="NodePort", **affine
+        ),
         *away,
-        manifests.service("empty", ["10.96.0.3"], [Port(80)]),
-        manifests.service("wrong", ["10.96.0.4"], [Port(70000)]),
+        manifests.build_service("empty", ["10.96.0.3"], [Port(80)]),
+        manifests.build_service("wrong", ["10.96.0.4"], [Port(70000)]),
     ]
 
 

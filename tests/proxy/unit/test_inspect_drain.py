@@ -26,8 +26,8 @@ def config(tmp_path: Path) -> Config:
     (tmp_path / "objects").mkdir()
     pods = [PODS["pod-1a"], PODS["pod-2a"]]
     objects = [
-        *manifests.service_manifest(DEFAULT, "web", ["10.96.0.10"], [HTTP], pods, type="NodePort"),
-        *manifests.service_manifest(DEFAULT, "dns", ["10.96.0.11"], [Port(53)], [PODS["pod-1a"]]),
+        *manifests.build_service_with_slices(DEFAULT, "web", ["10.96.0.10"], [HTTP], pods, type="NodePort"),
+        *manifests.build_service_with_slices(DEFAULT, "dns", ["10.96.0.11"], [Port(53)], [PODS["pod-1a"]]),
     ]
     return make_config(tmp_path / "objects", objects, f"--state-dir={tmp_path / 'state'}")
 

@@ -28,7 +28,7 @@ def checked(name: str, port: int, backends: list[Backend], *vips: str, **more: A
         "externalTrafficPolicy": "Local",
         "healthCheckNodePort": port,
     } | more
-    return manifests.service_manifest(DEFAULT, name, vips, [HTTP], backends, **spec)
+    return manifests.build_service_with_slices(DEFAULT, name, vips, [HTTP], backends, **spec)
 
 
 HERE, AWAY = Backend(PODS["pod-1a"]), Backend(PODS["pod-2a"])
@@ -39,7 +39,7 @@ SERVICES = [
     *checked("first", 32002, [HERE], "10.96.0.12"),
     *checked("second", 32002, [AWAY], "10.96.0.13"),
     *checked("hidden", 31080, [HERE], "10.96.0.14"),
-    *manifests.service_manifest(
+    *manifests.build_service_with_slices(
         DEFAULT, "taker", ["10.96.0.15"], [Port(80, node_port=31080)], [HERE], type="NodePort"
     ),
 ]

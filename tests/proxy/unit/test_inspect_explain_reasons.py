@@ -29,7 +29,7 @@ def asked(
     folder: Path, walk: Walk, *, source: str = CLIENT, without: dict[str, str] | None = None, **spec: Any
 ) -> Any:
     backends = [Backend(PODS["pod-1a"]), Backend(PODS["pod-2a"])]
-    config = make_config(folder, manifests.service_manifest(DEFAULT, "web", [VIP], [HTTP], backends, **spec))
+    config = make_config(folder, manifests.build_service_with_slices(DEFAULT, "web", [VIP], [HTTP], backends, **spec))
     situation = look(config, Shelf({"x": ""}), Teller(walk))
     unreachable = {parse_address(text): why for text, why in (without or {}).items()}
     packet = read_packet(situation, source, f"{VIP}:80")

@@ -22,12 +22,12 @@ HOSTILE = "evil\x1b]0;owned\x07\x1b[2J\nIPv4: as planned\r\x9b31m\u202e"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     """Write hostile text wherever an object has any: names, nodes, annotations, a kind; and a file's name."""
-    made = manifests.service_manifest(DEFAULT, "web", ["10.96.0.10"], [Port(80, 8080)], [PODS["pod-1a"]])
+    made = manifests.build_service_with_slices(DEFAULT, "web", ["10.96.0.10"], [Port(80, 8080)], [PODS["pod-1a"]])
     made[0]["metadata"]["annotations"] = {"vipwire.io/algorithm": HOSTILE, HOSTILE: HOSTILE}
     for each in made[1:]:
         for endpoint in each["endpoints"]:
             endpoint["nodeName"] = HOSTILE
-    named = manifests.service_manifest(DEFAULT, HOSTILE, ["10.96.0.11"], [Port(80)], [])
+    named = manifests.build_service_with_slices(DEFAULT, HOSTILE, ["10.96.0.11"], [Port(80)], [])
     other = {"apiVersion": "v1", "kind": HOSTILE, "metadata": {"name": HOSTILE}}
     folder = tmp_path / "objects"
     folder.mkdir()

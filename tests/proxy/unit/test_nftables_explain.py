@@ -31,7 +31,7 @@ ENDPOINTS = [(parse_address(PODS[name].addresses[0]), 8080) for name in ("pod-1a
 
 def annotated(name: str, address: str, algorithm: str) -> list[Any]:
     pods = [PODS[name] for name in ("pod-1a", "pod-1b", "pod-2a")]
-    made = manifests.service_manifest(DEFAULT, name, [address], [Port(80)], pods)
+    made = manifests.build_service_with_slices(DEFAULT, name, [address], [Port(80)], pods)
     made[0]["metadata"]["annotations"] = {"vipwire.io/algorithm": algorithm}
     return made
 

@@ -23,7 +23,7 @@ from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES, AnnounceKind, Balanced, Machine
 from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.objects.errors import no_space
+from vipwire_up.api.objects.errors import store_full
 
 pytestmark = pytest.mark.kernel
 READERS = {resource.kind: ObjectReader(resource) for resource in RESOURCES}
@@ -129,7 +129,7 @@ async def test_a_machine_whose_interface_has_no_carrier_gives_its_addresses_up_a
             await until_it_knows(there, V4, hardware(), asks=True)
             run(f"{there} ip link set far down")
             await leases.until_held(OWN, "")
-            assert not claims.speaks()
+            assert not claims.may_announce()
             run(f"{there} ip link set far up")
             await leases.until_held(OWN, "n1")
             await until_it_knows(there, V4, hardware(), asks=True)
@@ -142,7 +142,7 @@ async def test_a_machine_announces_nothing_before_its_proxy_has_programmed_its_r
         async with announcing(leases) as (claims, _):
             await leases.until(lambda: leases.asked > 1)
             assert not leases.stored
-            assert not claims.speaks()
+            assert not claims.may_announce()
             leases.serves = True
             await leases.until_held(ADDRESS, "n1")
 
@@ -153,7 +153,7 @@ async def test_a_machine_that_cannot_renew_its_lease_says_so_and_whether_it_is_s
         async with announcing(leases) as (claims, keeper):
             await leases.until_held(ADDRESS, "n1")
             assert (keeper.trouble, keeper.note) == ("", "")
-            leases.failure = no_space("etcd is full")
+            leases.failure = store_full("etcd is full")
             await leases.until(lambda: "etcd is full" in keeper.note)
             until = claims.until
             await leases.until(lambda: claims.until > until)  # by reading

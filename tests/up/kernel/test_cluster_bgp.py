@@ -19,8 +19,8 @@ from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Listed, Upserted
 from vipwire_up.announcing.kinds import AnnounceKind, Machine, Placed
 from vipwire_up.api.objects.object import encode
-from vipwire_up.bgp.bird import Bird, render
-from vipwire_up.bgp.routes import SERVICES, Routed, routes
+from vipwire_up.bgp.bird import Bird, render_bird_configuration
+from vipwire_up.bgp.routes import SERVICES, Routed, choose_routes
 from vipwire_up.bgp.run import BgpSpeaker, Event
 from vipwire_up.bgp.settings import KINDS, BgpSettings, Peer, read_bgp_settings
 
@@ -61,9 +61,9 @@ def test_what_is_announced(
     read: Any, nodes: tuple[str, ...], kinds: tuple[str, ...], wanted: tuple[str, ...]
 ) -> None:
     there = {"n1": machine("n1"), "n2": machine("n2")}
-    assert routes("n1", (read.object,), {WEB: nodes}, there, kinds) == wanted
+    assert choose_routes("n1", (read.object,), {WEB: nodes}, there, kinds) == wanted
     for other in ({}, {"n1": machine("n1", ready=False)}, {"n1": machine("n1", excluded=True)}):
-        assert routes("n1", (read.object,), {WEB: nodes}, other, kinds) == ()
+        assert choose_routes("n1", (read.object,), {WEB: nodes}, other, kinds) == ()
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_a_gateways_address_is_announced_where_it_is_served(
     """No endpoint says so: `vipwire gateway` listens at the address itself."""
     there, ports = {"n1": machine("n1")}, [{"port": 80}, {"port": 443}]
     read = gateways_service(ports)
-    assert routes("n1", (read.object,), {}, there, KINDS, waiting) == wanted
-    assert routes("n1", (read.object,), {}, {}, KINDS, waiting) == ()
+    assert choose_routes("n1", (read.object,), {}, there, KINDS, waiting) == wanted
+    assert choose_routes("n1", (read.object,), {}, {}, KINDS, waiting) == ()
     own = gateways_service(ports, **{"vipwire.io/gateway-controller": "vipwire.io/gateway"})
-    assert routes("n1", (own.object,), {WEB: ("n1",)}, there, ("LoadBalancer",), ()) == BALANCED
+    assert choose_routes("n1", (own.object,), {WEB: ("n1",)}, there, ("LoadBalancer",), ()) == BALANCED
 
 
 def gateways_service(ports: list[dict[str, int]], **more: str) -> Any:
@@ -171,7 +171,7 @@ def test_flags_that_are_wrong_are_told(number: int, peers: tuple[str, ...], rout
 
 
 def test_the_configuration_as_a_text() -> None:
-    text = render(BgpSettings(64512, (Peer("fd00::254", 64500),)), "10.9.0.1", BALANCED)
+    text = render_bird_configuration(BgpSettings(64512, (Peer("fd00::254", 64500),)), "10.9.0.1", BALANCED)
     assert "  route 198.51.100.7/32 blackhole;\n" in text
     assert "  route 2001:db8::7/128 blackhole;\n" in text
     assert "  neighbor fd00::254 as 64500;\n" in text
@@ -242,7 +242,7 @@ async def test_a_router_spreads_over_the_machines_that_announce_and_forgets_thos
     with segment(2) as there:
         (folder / "router").mkdir()
         router = Bird(folder / "router")
-        await router.apply(ROUTER)
+        await router.apply_configuration(ROUTER)
         speakers, emits = [], dict[str, Callable[[Event], None]]()
         async with asyncio.TaskGroup() as tasks:
             for number, enter in enumerate(there, 1):
@@ -268,7 +268,7 @@ async def test_a_router_spreads_over_the_machines_that_announce_and_forgets_thos
             emits["n1"](Upserted(Placed(ObjectName("default", "s"), WEB, frozenset())))
             await until(lambda table: "198.51.100.7" not in table)
             speakers[0].cancel()
-        await router.end()
+        await router.stop()
 
 
 @pytest.mark.kernel
@@ -276,16 +276,16 @@ async def test_what_bird_does_not_take_is_told_and_the_configuration_before_stay
     with own_network():
         bird = Bird(folder)
         with pytest.raises(VipwireError, match=r"BIRD does not start: .*syntax error"):
-            await bird.apply("nonsense;\n")
-        await bird.apply(render(SETTINGS, "10.9.0.1", ()))
+            await bird.apply_configuration("nonsense;\n")
+        await bird.apply_configuration(render_bird_configuration(SETTINGS, "10.9.0.1", ()))
         with pytest.raises(VipwireError, match="syntax error"):
-            await bird.apply("nonsense;\n")
-        assert await bird.answers()
+            await bird.apply_configuration("nonsense;\n")
+        assert await bird.is_ready()
         left = Bird(folder)  # of a process that was killed
-        await left.apply(render(SETTINGS, "10.9.0.1", ("198.51.100.7",)))
-        await left.end()
-        assert not await bird.answers()
-        await bird.end()
+        await left.apply_configuration(render_bird_configuration(SETTINGS, "10.9.0.1", ("198.51.100.7",)))
+        await left.stop()
+        assert not await bird.is_ready()
+        await bird.stop()
 
 
 def test_one_router_id_is_needed(tmp_path: Path) -> None:

@@ -17,6 +17,8 @@ pytestmark = pytest.mark.kernel
 V4, V6 = "192.0.2.77", "2001:db8::77"
 WRONG = "02:00:00:00:00:99"
 
+_ANNOUNCE = "a.send_announcements(a.set_announced(['{}']))"
+
 
 @contextlib.contextmanager
 def neighbour() -> Iterator[str]:
@@ -65,7 +67,7 @@ async def test_a_neighbour_that_knows_another_one_is_told(address: str) -> None:
     with neighbour() as there, contextlib.closing(Announcer("near")) as announcer:
         run(f"{there} ip neigh replace {address} lladdr {WRONG} dev far nud stale")
         assert WRONG in table(there, address)
-        announcer.tell(announcer.speak_for([address]))
+        announcer.send_announcements(announcer.set_announced([address]))
         await until_it_knows(there, address, hardware())
 
 
@@ -75,10 +77,10 @@ async def test_a_neighbour_that_asks_is_answered_while_the_address_is_ours(addre
         loop = asyncio.get_running_loop()
         with contextlib.closing(Announcer("near")) as announcer:
             announcer.listen(loop)
-            announcer.speak_for([V4, V6])
+            announcer.set_announced([V4, V6])
             await until_it_knows(there, address, hardware(), asks=True)
             run(f"{there} ip neigh flush dev far")
-            announcer.speak_for((), [V4, V6])
+            announcer.set_announced((), [V4, V6])
             await ask(there, address)
             assert hardware() not in table(there, address)
             for each in announcer.sockets:
@@ -92,9 +94,7 @@ def test_an_interface_that_is_not_there_is_said() -> None:
 
 @pytest.mark.parametrize("address", [V4, V6])
 async def test_another_machine_that_has_an_address_of_ours_is_heard(address: str) -> None:
-    code = (
-        f"from vipwire_up.announcing.announce import Announcer as A; a = A('far'); a.tell(a.speak_for(['{address}']))"
-    )
+    code = f"from vipwire_up.announcing.announce import Announcer as A; a = A('far'); {_ANNOUNCE.format(address)}"
     with neighbour() as there:
         async with asyncio.timeout(60):
             heard: asyncio.Future[tuple[bytes, bytes]] = asyncio.get_running_loop().create_future()
@@ -105,7 +105,7 @@ async def test_another_machine_that_has_an_address_of_ours_is_heard(address: str
 
             with contextlib.closing(Announcer("near", claimed)) as announcer:
                 announcer.listen(asyncio.get_running_loop())
-                announcer.tell(announcer.speak_for([V4, V6]))
+                announcer.send_announcements(announcer.set_announced([V4, V6]))
                 while not heard.done():
                     other = await asyncio.create_subprocess_exec(*there.split(), sys.executable, "-c", code)
                     await other.wait()
@@ -117,17 +117,15 @@ async def test_another_machine_that_has_an_address_of_ours_is_heard(address: str
 @pytest.mark.parametrize("address", [V4, V6])
 async def test_an_address_that_is_handed_on_is_answered_for_until_its_next_owner_is_heard(address: str) -> None:
     """A question between the two owners would be repeated a second later: so long a new client would wait."""
-    code = (
-        f"from vipwire_up.announcing.announce import Announcer as A; a = A('far'); a.tell(a.speak_for(['{address}']))"
-    )
+    code = f"from vipwire_up.announcing.announce import Announcer as A; a = A('far'); {_ANNOUNCE.format(address)}"
     with neighbour() as there:
         async with asyncio.timeout(60):
             heard: list[bytes] = []
             loop = asyncio.get_running_loop()
             with contextlib.closing(Announcer("near", lambda whose, _: heard.append(whose))) as announcer:
                 announcer.listen(loop)
-                announcer.speak_for([V4, V6])
-                announcer.hand_on([address])
+                announcer.set_announced([V4, V6])
+                announcer.answer_until_handed_over([address])
                 await until_it_knows(there, address, hardware(), asks=True)
                 other = await asyncio.create_subprocess_exec(*there.split(), sys.executable, "-c", code)
                 await announcer.wait_until_released()
@@ -151,8 +149,8 @@ def test_an_address_that_is_handed_on_is_free_for_who_probes() -> None:
         loop = asyncio.get_running_loop()
         with contextlib.closing(Announcer("near")) as announcer:
             announcer.listen(loop)
-            announcer.speak_for([V4, "192.0.2.78"])
-            announcer.hand_on([V4])
+            announcer.set_announced([V4, "192.0.2.78"])
+            announcer.answer_until_handed_over([V4])
             command = (*there.split(), sys.executable, "-c", code)
             probing = await asyncio.create_subprocess_exec(*command, stdout=subprocess.PIPE)
             said, _ = await probing.communicate()

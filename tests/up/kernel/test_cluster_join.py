@@ -39,11 +39,11 @@ class Machine:
         command = [sys.executable, "-m", "vipwire", "join", *words, "--data-dir", str(self.folder)]
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True, "stderr": subprocess.STDOUT}
         self.process = Listened("vipwire join", self.lab.popen(self.node, command, **options))
-        self.process.until(lambda said: any(line.startswith("joined as") for line in said), PATIENCE)
+        self.process.wait_until(lambda said: any(line.startswith("joined as") for line in said), PATIENCE)
 
     def end(self, how: signal.Signals = signal.SIGTERM) -> int:
         assert self.process
-        return self.process.end(PATIENCE, how)
+        return self.process.end_process(PATIENCE, how)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         here.start(*FLAGS, "--load-balancer-range", "10.0.0.64/28")
         yield Cluster(lab, here)
         assert here.process
-        assert here.process.end(PATIENCE) == 0
+        assert here.process.end_process(PATIENCE) == 0
 
 
 def nodes(cluster: Cluster) -> dict[str, str]:
@@ -108,7 +108,7 @@ def test_it_joins_serves_is_lost_comes_back_and_leaves(cluster: Cluster, tmp_pat
     left = machine.vipwire("leave", "--data-dir", str(machine.folder))
     assert (left.returncode, left.stdout.splitlines()[-1:]) == (0, ["Node node-2 has left"]), left.stderr
     assert machine.process
-    assert machine.process.end(PATIENCE, signal.SIGCONT) == 0, "leave has ended it"
+    assert machine.process.end_process(PATIENCE, signal.SIGCONT) == 0, "leave has ended it"
     assert nodes(cluster) == {"node-1": "True"}
     until(lambda: holder(cluster), "node-1")
     assert cluster.lab.run("node-2", ["nft", "list", "tables"]).stdout == ""

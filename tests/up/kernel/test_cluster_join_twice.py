@@ -31,7 +31,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         here.start(*FLAGS, "--load-balancer-range", "10.0.0.64/28")
         yield Cluster(lab, here)
         assert here.process
-        assert here.process.end(PATIENCE) == 0
+        assert here.process.end_process(PATIENCE) == 0
 
 
 def joined(cluster: Cluster, folder: Path, host: str, *words: str) -> Machine:
@@ -47,7 +47,7 @@ def plug(cluster: Cluster, host: str, *, in_: bool) -> None:
     state = "up" if in_ else "down"
     hooks = (("input", "iif"), ("output", "oif"))
     lines = ["delete table inet cable"] if in_ else [f"{UNPLUGGED}{LOOPBACK}".format(*hook) for hook in hooks]
-    cluster.lab.run(UNDERLAY, ["ip", "link", "set", links.lan_port(host), state])
+    cluster.lab.run(UNDERLAY, ["ip", "link", "set", links.lan_port_name(host), state])
     cluster.lab.run(host, ["nft", "; ".join(lines)])
 
 
@@ -75,7 +75,7 @@ def test_a_machine_that_comes_back_after_another_took_its_name_has_none(cluster:
     before = moves(cluster)
     plug(cluster, "node-2", in_=True)
     assert first.process
-    said = first.process.until(lambda lines: any(REJECTED in line for line in lines), PATIENCE)
+    said = first.process.wait_until(lambda lines: any(REJECTED in line for line in lines), PATIENCE)
     assert sum(REJECTED in line for line in said) == 1
     for _ in range(20):
         assert addresses(cluster)[0][0] == "192.168.0.3"
@@ -89,7 +89,7 @@ def test_a_machine_that_comes_back_after_another_took_its_name_has_none(cluster:
 def leave(machine: Machine) -> None:
     assert machine.vipwire("leave", "--data-dir", str(machine.folder)).returncode == 0
     assert machine.process
-    assert machine.process.end(PATIENCE, signal.SIGCONT) == 0
+    assert machine.process.end_process(PATIENCE, signal.SIGCONT) == 0
 
 
 def lease_of(cluster: Cluster) -> str:

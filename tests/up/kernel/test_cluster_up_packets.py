@@ -59,7 +59,7 @@ class Cluster:
     def applied(self, name: str, port: int, **spec: Any) -> tuple[str, ...]:
         """Apply a Service with every Pod behind it, on a port of its own, and wait for them; give its ClusterIPs."""
         for pod in PODS:
-            self.lab.serve(pod.name, [port])
+            self.lab.start_echo_servers(pod.name, [port])
         self.here.apply([service(name, port, **spec), *(workload(name, pod, port) for pod in PODS)])
         self.here.kubectl("wait", "--for=condition=Ready", "pod", "-l", f"app={name}", f"--timeout={PATIENCE:.0f}s")
         return tuple(self.read(name)["spec"]["clusterIPs"])
@@ -98,7 +98,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         here.start(*FLAGS)
         yield Cluster(lab, here)
         assert here.process
-        assert here.process.end(PATIENCE) == 0
+        assert here.process.end_process(PATIENCE) == 0
 
 
 def test_a_typo_in_an_annotation_is_an_event_of_the_proxy(cluster: Cluster) -> None:
@@ -119,10 +119,10 @@ def test_applied_it_balances_broken_it_is_left_out_deleted_it_is_gone(cluster: C
     going = PODS[2]
     for address in addresses:
         cluster.until(PODS[0].name, address, names())
-    cluster.lab.stop(going.name, [8101])
+    cluster.lab.stop_echo_servers(going.name, [8101])
     for address in addresses:
         cluster.until(PODS[0].name, address, names(going))
-    cluster.lab.serve(going.name, [8101])
+    cluster.lab.start_echo_servers(going.name, [8101])
     for address in addresses:
         cluster.until(PODS[0].name, address, names())
     cluster.here.kubectl("delete", "pod", f"web-{PODS[1].name}")
@@ -149,7 +149,7 @@ def test_neighbours_are_told_of_a_load_balancers_address_and_led_to_it(cluster: 
 async def test_the_page_shows_what_is_announced_here_while_it_is(cluster: Cluster, tmp_path: Path) -> None:
     cluster.applied("shown", 8104, type="LoadBalancer")
     marks = "[...document.querySelectorAll('.front .badge')].map((each) => each.textContent).join()"
-    with cluster.lab.inside(NODE):
+    with cluster.lab.enter_namespace(NODE):
         async with chromium() as page:
             await page.go(f"http://{VIEW}/#service/default/shown")
             await page.until(f"{marks} === 'announced here on eth0'")
@@ -166,13 +166,15 @@ def test_killed_and_started_again_it_keeps_everything_and_no_connection_fails(cl
     (address, _) = cluster.applied("kept", 8103)
     cluster.until(PODS[0].name, address, names())
     before = cluster.here.kubectl("get", "services,endpointslices,ipaddresses", "-o", "name")
-    with cluster.lab.continuous(PODS[0].name, address, 80, timeout=10.0) as stream:
+    with cluster.lab.connect_continuously(PODS[0].name, address, 80, timeout=10.0) as stream:
         stream.wait_for(20)
         assert cluster.here.process
-        cluster.here.process.end(PATIENCE, signal.SIGKILL)
+        cluster.here.process.end_process(PATIENCE, signal.SIGKILL)
         stream.wait_for(20)
         cluster.here.start(*FLAGS)
-        synced = cluster.here.process.until(lambda lines: first_syncs(lines).keys() == {"IPv4", "IPv6"}, PATIENCE)
+        synced = cluster.here.process.wait_until(
+            lambda lines: first_syncs(lines).keys() == {"IPv4", "IPv6"}, PATIENCE
+        )
         stream.wait_for(20)
     assert not stream.report.failures
     assert cluster.here.kubectl("get", "services,endpointslices,ipaddresses", "-o", "name") == before
@@ -196,7 +198,7 @@ def test_the_api_server_and_dns_are_services_for_this_machine_only(cluster: Clus
         command = ["dig", "+short", "+tries=1", "+time=2", transport, f"@{address}", NAME]
         return cluster.lab.run(host, command, check=False).stdout
 
-    own = cluster.lab.address(NODE)
+    own = cluster.lab.address_of(NODE)
     until(lambda: "gitVersion" in version(NODE, "10.96.0.1"), wanted=True)
     until(lambda: "gitVersion" in version(NODE, f"{own}:6443"), wanted=True)
     for transport in ("+notcp", "+tcp"):

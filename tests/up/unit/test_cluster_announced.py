@@ -22,7 +22,7 @@ async def test_events_about_the_service(here: Here) -> None:
     announced.holders = {"192.0.2.7": [ObjectName("default", "web")]}.__getitem__
     async with asyncio.TaskGroup() as tasks:
         announced.tasks = tasks
-        announced.began([bytes((192, 0, 2, 7))])
+        announced.record_start([bytes((192, 0, 2, 7))])
         for _ in range(3):
             announced.record_other_claim(bytes((192, 0, 2, 7)), HARDWARE)
     told = await items(here, "/api/v1/namespaces/default/events")
@@ -37,7 +37,7 @@ async def test_the_page_learns_which_addresses_are_announced(tmp_path: Path) -> 
     config = build_config(parse_flags([f"--state-dir={tmp_path}", "--nodeport-addresses=primary"])).config
     async with cluster(tmp_path) as here:
         announced = Announced(LocalObjects(here.registry, "test"), "n1", "near", here.clock, config)
-        announced.began([bytes((192, 0, 2, 7)), bytes((192, 0, 2, 8))])
+        announced.record_start([bytes((192, 0, 2, 7)), bytes((192, 0, 2, 8))])
         announced.record_other_claim(bytes((192, 0, 2, 7)), HARDWARE)
         announced.record_in_use("192.0.2.9", HARDWARE)
         announced.record_end(["192.0.2.8", "192.0.2.10"])

@@ -25,7 +25,7 @@ from vipwire_up.announcing.kinds import (
     Machine,
     Placed,
 )
-from vipwire_up.api.objects.errors import no_space
+from vipwire_up.api.objects.errors import store_full
 from vipwire_up.api.objects.object import encode
 from vipwire_up.api.objects.resource import Object, Resource
 
@@ -80,7 +80,7 @@ def test_who_may_announce(
     view.machines = {each.name: each for each in machines}
     view.services[NAME] = service
     view.slices[NAME] = Placed(NAME, NAME, frozenset(nodes))
-    assert view.wanted({"n1": "eth0", "n2": "eth1"})["a"] in able
+    assert view.choose_holders({"n1": "eth0", "n2": "eth1"})["a"] in able
 
 
 def test_services_that_share_an_address_share_the_machine() -> None:
@@ -92,8 +92,8 @@ def test_services_that_share_an_address_share_the_machine() -> None:
         NAME: Placed(NAME, NAME, frozenset(("n1", "n2"))),
         other: Placed(other, other, frozenset(("n2", "n3"))),
     }
-    assert view.wanted(dict.fromkeys(NODES, "eth0"))["a"] == "n2"
-    assert view.holders("a") == [other, NAME]
+    assert view.choose_holders(dict.fromkeys(NODES, "eth0"))["a"] == "n2"
+    assert view.services_at("a") == [other, NAME]
 
 
 def read(kind: AnnounceKind, value: dict[str, Any]) -> Any:
@@ -129,7 +129,7 @@ class World:
 
     def store(self, value: Object) -> Object:
         if self.full:
-            raise no_space("database space exceeded")
+            raise store_full("database space exceeded")
         value = copy.deepcopy(value)
         value["metadata"]["resourceVersion"] = str(next(self._versions))
         value["metadata"]["namespace"] = "kube-system"
@@ -171,7 +171,7 @@ class Objects:
         del subresource
         await self._passed()
         if self._world.full:  # etcd refuses before it compares
-            raise no_space("database space exceeded")
+            raise store_full("database space exceeded")
         found = self._world.leases.get(value["metadata"]["name"])
         if found is None:
             raise ApiError(404, "NotFound", "there is none")
@@ -208,29 +208,29 @@ class Peer:
         for value in self.world.history[self.heard : until]:
             found = read(AnnounceKind.LEASE, value)
             assert isinstance(found, Held)
-            self.claims.note(found)
+            self.claims.note_lease(found)
         self.heard = until
 
     async def renew(self) -> None:
         while True:
-            done = await _tried(self.claims.renew())
+            done = await _tried(self.claims.renew_own_lease())
             await _ticks(self.world, SECONDS / 5 if done else 0.1)
 
     async def settle(self) -> None:
         while True:
             self.hear()
-            alive = self.claims.alive()
+            alive = self.claims.machines_alive()
             for address in ADDRESSES[:3]:
                 wanted = choose_machine(address, alive)
                 mine = address in self.claims.mine
                 if wanted == self.node and not mine:
-                    await _tried(self.claims.take(address))
+                    await _tried(self.claims.take_address(address))
                 elif mine and wanted not in ("", self.node):
-                    await _tried(self.claims.give(address, wanted))
+                    await _tried(self.claims.give_address(address, wanted))
             await _ticks(self.world, 0.1)
 
     def announces(self) -> set[str]:
-        return self.claims.mine if self.claims.speaks() else set()
+        return self.claims.mine if self.claims.may_announce() else set()
 
 
 async def _tried(step: Any) -> bool:
@@ -305,61 +305,61 @@ async def test_a_renewal_whose_answer_is_lost_costs_no_address() -> None:
     """The Lease is read again. That it is still this machine's says that nobody has fenced it."""
 
     world, objects, claims = steady()
-    await claims.renew()
-    assert await claims.take("192.0.2.1")
+    await claims.renew_own_lease()
+    assert await claims.take_address("192.0.2.1")
     objects.lost = ApiError(504, "Timeout", "the server may have made the change")
     world.now += SECONDS / 5
     with pytest.raises(ApiError):
-        await claims.renew()
+        await claims.renew_own_lease()
     world.now += 0.1
-    await claims.renew()
-    assert claims.speaks()
+    await claims.renew_own_lease()
+    assert claims.may_announce()
     assert claims.mine == {"192.0.2.1"}
 
 
 async def test_a_machine_keeps_its_addresses_while_the_store_is_full() -> None:
     world, _, claims = steady()
-    await claims.renew()
-    assert await claims.take("192.0.2.1")
+    await claims.renew_own_lease()
+    assert await claims.take_address("192.0.2.1")
     world.full = True
     for _ in range(50):
         world.now += 0.2
         with pytest.raises(ApiError, match="database space exceeded"):
-            await claims.renew()
-        assert claims.speaks()
+            await claims.renew_own_lease()
+        assert claims.may_announce()
     world.now += 0.5
-    assert not claims.speaks()  # it reads no more
+    assert not claims.may_announce()  # it reads no more
     with pytest.raises(ApiError):
-        await claims.renew()
-    assert claims.speaks()
+        await claims.renew_own_lease()
+    assert claims.may_announce()
     world.full = False
-    await claims.renew()
+    await claims.renew_own_lease()
     assert claims.mine == {"192.0.2.1"}
 
 
 async def test_a_machine_that_was_fenced_before_the_store_was_full_is_silent() -> None:
     world, _, claims = steady()
-    await claims.renew()
+    await claims.renew_own_lease()
     fenced = copy.deepcopy(world.leases["vipwire-announcer-n1"])
     fenced["spec"]["holderIdentity"] = ""
     world.store(fenced)
     world.full = True
     with pytest.raises(ApiError):
-        await claims.renew()
-    assert not claims.speaks()
+        await claims.renew_own_lease()
+    assert not claims.may_announce()
 
 
 async def test_a_machine_that_was_fenced_while_an_answer_was_lost_has_no_address_any_more() -> None:
     world, objects, claims = steady()
-    await claims.renew()
-    assert await claims.take("192.0.2.1")
+    await claims.renew_own_lease()
+    assert await claims.take_address("192.0.2.1")
     objects.lost = ApiError(504, "Timeout", "the server may have made the change")
     with pytest.raises(ApiError):
-        await claims.renew()
+        await claims.renew_own_lease()
     fenced = copy.deepcopy(world.leases["vipwire-announcer-n1"])
     fenced["spec"]["holderIdentity"] = ""
     world.store(fenced)
-    await claims.renew()
+    await claims.renew_own_lease()
     assert claims.mine == set()
 
 
@@ -383,13 +383,13 @@ def lease(version: int, life: str, begun: float) -> Held:
 def test_a_renewal_that_comes_late_counts_from_when_it_was_begun(life: str, begun: float, ends: float) -> None:
     """What a leader of etcd that died had taken may be made by the next one."""
     world, _, claims = steady()
-    claims.note(lease(1, "a", 100.0))
+    claims.note_lease(lease(1, "a", 100.0))
     world.now = 1.5
-    claims.note(lease(2, life, begun))
+    claims.note_lease(lease(2, life, begun))
     world.now = ends - 0.01
-    assert set(claims.alive()) == {"n2"}
+    assert set(claims.machines_alive()) == {"n2"}
     world.now = ends + 0.01
-    assert claims.alive() == {}
+    assert claims.machines_alive() == {}
 
 
 def test_an_address_that_an_announcing_machine_gives_is_known_as_given() -> None:
@@ -399,7 +399,7 @@ def test_an_address_that_an_announcing_machine_gives_is_known_as_given() -> None
     def held_by(*holders: str) -> set[str]:
         _, _, claims = steady()
         for version, holder in enumerate(holders):
-            claims.note(Held(name, holder, 1.0, str(version), "", "192.0.2.1"))
+            claims.note_lease(Held(name, holder, 1.0, str(version), "", "192.0.2.1"))
         return claims.given
 
     assert held_by("n2", "n1") == {"192.0.2.1"}
@@ -410,29 +410,29 @@ async def test_an_address_that_was_given_is_still_so_when_it_is_taken() -> None:
     """It is announced at once then: whoever gave it answers for a second only."""
 
     world, _, claims = steady()
-    await claims.renew()
+    await claims.renew_own_lease()
     lease = new_lease("vipwire-address-192-0-2-1", "n2", 2, datetime(2026, 1, 1, tzinfo=UTC))
     lease["metadata"]["annotations"] = {LEASE_ADDRESS: "192.0.2.1"}
     for holder in ("n2", "n1"):
         lease["spec"]["holderIdentity"] = holder
-        claims.note(read(AnnounceKind.LEASE, world.store(lease)))
-    assert await claims.take("192.0.2.1")
+        claims.note_lease(read(AnnounceKind.LEASE, world.store(lease)))
+    assert await claims.take_address("192.0.2.1")
     assert claims.given == {"192.0.2.1"}
 
 
 async def test_a_machine_that_leaves_is_given_no_address_and_is_not_taken_for_silent() -> None:
     world, objects, leaving = steady()
-    await leaving.renew()
-    assert await leaving.take("192.0.2.1")
-    await leaving.leave()
+    await leaving.renew_own_lease()
+    assert await leaving.take_address("192.0.2.1")
+    await leaving.mark_as_leaving()
     other = Claims(objects, "n2", "eth0", lambda: datetime(2026, 1, 1, tzinfo=UTC), clock=lambda: world.now)
-    await other.renew()
+    await other.renew_own_lease()
     for value in world.history:
         found = read(AnnounceKind.LEASE, value)
-        other.note(found)
-    assert set(other.alive()) == {"n2"}
-    assert not await other.take("192.0.2.1")  # it announces until it gives it
-    assert leaving.speaks()
+        other.note_lease(found)
+    assert set(other.machines_alive()) == {"n2"}
+    assert not await other.take_address("192.0.2.1")  # it announces until it gives it
+    assert leaving.may_announce()
 
 
 @pytest.mark.parametrize("late", [False, True])
@@ -441,8 +441,8 @@ async def test_news_that_comes_before_the_answer_of_a_write_is_not_forgotten(*, 
     place = "vipwire-address-192-0-2-1"
 
     world, objects, claims = steady()
-    await claims.renew()
-    assert await claims.take("192.0.2.1")
+    await claims.renew_own_lease()
+    assert await claims.take_address("192.0.2.1")
     first = read(AnnounceKind.LEASE, world.leases[place])
 
     def taken() -> None:
@@ -450,15 +450,15 @@ async def test_news_that_comes_before_the_answer_of_a_write_is_not_forgotten(*, 
         given = world.leases[place]
         world.store(given)
         for value in world.history[-2:]:
-            claims.note(read(AnnounceKind.LEASE, value))
+            claims.note_lease(read(AnnounceKind.LEASE, value))
         if late:
-            claims.note(first)
+            claims.note_lease(first)
 
     objects.meanwhile = taken
-    await claims.give("192.0.2.1", "n2")
+    await claims.give_address("192.0.2.1", "n2")
     assert claims.holder("192.0.2.1") == "n2"
-    claims.note(Held(ObjectName("kube-system", "vipwire-announcer-n2"), "", 2.0, "99", "", ""))  # it was fenced
-    assert await claims.take("192.0.2.1")
+    claims.note_lease(Held(ObjectName("kube-system", "vipwire-announcer-n2"), "", 2.0, "99", "", ""))  # it was fenced
+    assert await claims.take_address("192.0.2.1")
     assert claims.given == set()  # it must be probed for
 
 
@@ -466,15 +466,15 @@ async def test_a_gift_that_fails_is_made_again() -> None:
     """Else nobody would announce the address: its owner is alive, and does not want it."""
 
     world, objects, claims = steady()
-    await claims.renew()
-    assert await claims.take("192.0.2.1")
+    await claims.renew_own_lease()
+    assert await claims.take_address("192.0.2.1")
     objects.lost = ApiError(500, "ServerTimeout", "try again")
     with pytest.raises(ApiError):
-        await claims.give("192.0.2.1", "n2")
+        await claims.give_address("192.0.2.1", "n2")
     assert claims.mine == set()
-    assert claims.named() == ["192.0.2.1"]
-    claims.note(read(AnnounceKind.LEASE, world.leases["vipwire-address-192-0-2-1"]))
-    assert claims.named() == []
+    assert claims.addresses_named_here() == ["192.0.2.1"]
+    claims.note_lease(read(AnnounceKind.LEASE, world.leases["vipwire-address-192-0-2-1"]))
+    assert claims.addresses_named_here() == []
 
 
 OWN, OTHERS, PLACE = "vipwire-announcer-n1", "vipwire-announcer-n2", "vipwire-address-192-0-2-1"
@@ -492,100 +492,100 @@ def store_lease(world: World, name: str, holder: str) -> Held:
 
 async def test_a_machine_that_was_silent_takes_each_address_again() -> None:
     world, _, claims = steady()
-    assert claims.next_end() == SECONDS / 4
-    await claims.renew()
-    assert await claims.take("192.0.2.1")
+    assert claims.seconds_until_next_end() == SECONDS / 4
+    await claims.renew_own_lease()
+    assert await claims.take_address("192.0.2.1")
     world.now = 1.5
-    assert not claims.speaks()
-    await claims.renew()
-    assert (claims.speaks(), claims.mine) == (True, set())
+    assert not claims.may_announce()
+    await claims.renew_own_lease()
+    assert (claims.may_announce(), claims.mine) == (True, set())
 
 
 async def test_a_machine_whose_lease_is_deleted_is_silent_at_once() -> None:
     world, _, claims = steady()
-    await claims.renew()
-    assert await claims.take("192.0.2.1")
-    claims.note(store_lease(world, PLACE, "n2"))
+    await claims.renew_own_lease()
+    assert await claims.take_address("192.0.2.1")
+    claims.note_lease(store_lease(world, PLACE, "n2"))
     assert claims.mine == set()
-    claims.note(store_lease(world, PLACE, "n1"))
-    assert await claims.take("192.0.2.1")
-    claims.forget(PLACE)
+    claims.note_lease(store_lease(world, PLACE, "n1"))
+    assert await claims.take_address("192.0.2.1")
+    claims.forget_lease(PLACE)
     assert (claims.mine, claims.holder("192.0.2.1")) == (set(), "")
     del world.leases[OWN]
     with pytest.raises(ApiError):
-        await claims.renew()
-    assert not claims.speaks()
+        await claims.renew_own_lease()
+    assert not claims.may_announce()
 
 
 async def test_a_machine_resigns_its_own_lease_and_no_other() -> None:
     world, _, claims = steady()
-    await claims.resign()
+    await claims.release_own_lease()
     assert world.history == []
-    await claims.renew()
-    assert await claims.take("192.0.2.1")
-    await claims.resign()
-    assert (claims.speaks(), claims.mine, world.leases[OWN]["spec"]["holderIdentity"]) == (False, set(), "")
+    await claims.renew_own_lease()
+    assert await claims.take_address("192.0.2.1")
+    await claims.release_own_lease()
+    assert (claims.may_announce(), claims.mine, world.leases[OWN]["spec"]["holderIdentity"]) == (False, set(), "")
     written = len(world.history)
-    await claims.resign()
+    await claims.release_own_lease()
     assert len(world.history) == written
 
 
 async def test_a_new_process_does_not_announce_by_the_lease_of_the_one_before() -> None:
     world, objects, before = steady()
-    await before.renew()
-    await before.leave()
+    await before.renew_own_lease()
+    await before.mark_as_leaving()
     world.leases[OWN]["metadata"]["annotations"]["example.com/mine"] = "kept"
     after = Claims(objects, "n1", "eth0", lambda: datetime(2026, 1, 1, tzinfo=UTC), clock=lambda: world.now)
     world.full = True
     with pytest.raises(ApiError):
-        await after.renew()
+        await after.renew_own_lease()
     with pytest.raises(ApiError):
-        await after.renew()
-    assert not after.speaks()
+        await after.renew_own_lease()
+    assert not after.may_announce()
     world.full = False
-    await after.renew()
+    await after.renew_own_lease()
     notes = world.leases[OWN]["metadata"]["annotations"]
     assert (notes.get("example.com/mine"), "vipwire.io/leaving" in notes) == ("kept", False)
 
 
 async def test_an_address_that_is_taken_while_this_machine_is_fenced_is_not_its() -> None:
     _, objects, claims = steady()
-    await claims.renew()
-    assert await claims.take("192.0.2.1")
-    objects.meanwhile = claims.fall_silent
-    assert not await claims.take("192.0.2.1")
+    await claims.renew_own_lease()
+    assert await claims.take_address("192.0.2.1")
+    objects.meanwhile = claims.stop_announcing
+    assert not await claims.take_address("192.0.2.1")
     assert claims.mine == set()
 
 
 async def test_what_another_machine_has_taken_first_is_no_error() -> None:
     world, objects, claims = steady()
-    await claims.renew()
+    await claims.renew_own_lease()
     held = store_lease(world, PLACE, "n2")
-    assert not await claims.take("192.0.2.1")  # its creation is refused
-    claims.note(held)
+    assert not await claims.take_address("192.0.2.1")  # its creation is refused
+    claims.note_lease(held)
     for code in (403, 404, 409):
         objects.lost = ApiError(code, "", "it has it already")
-        await claims.give("192.0.2.1", "n1")
-        claims.note(read(AnnounceKind.LEASE, world.leases[PLACE]))
+        await claims.give_address("192.0.2.1", "n1")
+        claims.note_lease(read(AnnounceKind.LEASE, world.leases[PLACE]))
     for code in (404, 409):
         objects.lost = ApiError(code, "", "it was quicker")
-        assert not await claims.take("192.0.2.1")
-        claims.note(read(AnnounceKind.LEASE, world.leases[PLACE]))
+        assert not await claims.take_address("192.0.2.1")
+        claims.note_lease(read(AnnounceKind.LEASE, world.leases[PLACE]))
 
 
 @pytest.mark.parametrize("renewed", [False, True])
 async def test_a_silent_machine_is_fenced_unless_it_has_renewed_unheard(*, renewed: bool) -> None:
     world, objects, claims = steady()
-    claims.note(store_lease(world, OTHERS, "n2"))
-    claims.note(store_lease(world, PLACE, "n2"))
+    claims.note_lease(store_lease(world, OTHERS, "n2"))
+    claims.note_lease(store_lease(world, PLACE, "n2"))
     if renewed:
         store_lease(world, OTHERS, "n2")
     for _ in range(12):
-        await claims.renew()
+        await claims.renew_own_lease()
         world.now += 0.2
     objects.meanwhile = lambda: setattr(world, "now", world.now + 0.7)  # the store is slow, for others as well
-    await claims.renew()
-    assert not await claims.take("192.0.2.1")
+    await claims.renew_own_lease()
+    assert not await claims.take_address("192.0.2.1")
     world.now += SECONDS / 4
-    assert await claims.take("192.0.2.1") != renewed
+    assert await claims.take_address("192.0.2.1") != renewed
     assert world.leases[OTHERS]["spec"]["holderIdentity"] == ("n2" if renewed else "")

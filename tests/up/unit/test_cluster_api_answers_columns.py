@@ -7,7 +7,7 @@ import pytest
 
 from vipwire_up.api.bodies.protobuf import fields_by_number
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.objects.columns import duration
+from vipwire_up.api.objects.columns import format_duration
 from vipwire_up.api.objects.resource import Resource
 from vipwire_up.api.objects.schema import Shape, Type
 
@@ -114,7 +114,7 @@ def test_an_empty_object_can_be_shown(resource: Resource) -> None:
     ],
 )
 def test_ages_are_kubernetes(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
+    assert format_duration(seconds) == text
 
 
 @pytest.mark.parametrize("resource", RESOURCES, ids=lambda resource: resource.kind)

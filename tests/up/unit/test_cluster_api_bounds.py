@@ -24,7 +24,7 @@ from vipwire.http_server.exchange import Exchange, Reply
 from vipwire.http_server.room import Room
 from vipwire.http_server.server import Serving
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.serving.accept import bind_all, choose_opening
+from vipwire_up.api.serving.accept import bind_all, plain_or_tls_opening
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.api.serving.limits import Bounds, InFlight, Sort
 
@@ -222,7 +222,7 @@ def fail(said: bytes) -> Callable[[int], socket.socket]:
 async def over_tls() -> AsyncIterator[int]:
     serving = Serving(Empty(), Room(Bounds()))
     (listening,) = await bind_all("127.0.0.1", 0)
-    serving.listen(listening, choose_opening(authority().server_context()))
+    serving.listen(listening, plain_or_tls_opening(authority().server_context()))
     yield serving.ports[0]
     await serving.close()
 
@@ -346,7 +346,7 @@ async def test_a_list_that_nobody_reads_is_cut_off_and_holds_little(here: Here) 
             writer.write(request(MAPS))
         assert all(line.startswith(b"HTTP/1.1 200") for line in await first_lines(streams))
         assert resident() - before < 40 << 20  # not twelve times twelve megabytes
-        while here.server.in_flight.count(Sort.READ):
+        while here.server.in_flight.requests_in_flight(Sort.READ):
             await here.send("GET", "/version")
     _, page = await here.send("GET", MAPS, user="view")
     assert len(page["items"]) == 24
@@ -368,7 +368,7 @@ async def test_an_answer_has_to_be_read_in_time(here: Here) -> None:
                 while await reader.read(1000):
                     for _ in range(20):  # all of it would take half a minute
                         await here.send("GET", "/version")
-        assert here.server.in_flight.count(Sort.READ) == 0
+        assert here.server.in_flight.requests_in_flight(Sort.READ) == 0
 
 
 @in_cluster(bounds=Bounds(reads=4))
@@ -389,23 +389,23 @@ def test_watches_and_bodies_have_bounds_too() -> None:
     view, node = User("view"), User("node")
     here = InFlight(Bounds(watches=3, one_watcher=2, all_bodies=100))
     with contextlib.ExitStack() as held:
-        held.enter_context(here.request(Sort.WATCH, view, "a"))
-        held.enter_context(here.request(Sort.WATCH, view, "a"))
-        with pytest.raises(ApiError, match="Too many"), here.request(Sort.WATCH, view, "a"):
+        held.enter_context(here.count_request(Sort.WATCH, view, "a"))
+        held.enter_context(here.count_request(Sort.WATCH, view, "a"))
+        with pytest.raises(ApiError, match="Too many"), here.count_request(Sort.WATCH, view, "a"):
             pass
-        held.enter_context(here.request(Sort.WATCH, view, "b"))
-        with pytest.raises(ApiError), here.request(Sort.WATCH, node, "a"):
+        held.enter_context(here.count_request(Sort.WATCH, view, "b"))
+        with pytest.raises(ApiError), here.count_request(Sort.WATCH, node, "a"):
             pass
-        held.enter_context(here.body(40, view))
-        with pytest.raises(ApiError), here.body(20, view):  # half is what one user gets
+        held.enter_context(here.count_body(40, view))
+        with pytest.raises(ApiError), here.count_body(20, view):  # half is what one user gets
             pass
-        held.enter_context(here.body(50, node))
-        with pytest.raises(ApiError), here.body(20, User("other")):
+        held.enter_context(here.count_body(50, node))
+        with pytest.raises(ApiError), here.count_body(20, User("other")):
             pass
-        held.enter_context(here.body(10, User("other")))
-        held.enter_context(here.body(99, User("admin", ("system:masters",))))
-    with here.request(Sort.WATCH, node, "a"), here.body(500, node):  # one alone is never too much
-        assert here.count(Sort.WATCH) == 1
+        held.enter_context(here.count_body(10, User("other")))
+        held.enter_context(here.count_body(99, User("admin", ("system:masters",))))
+    with here.count_request(Sort.WATCH, node, "a"), here.count_body(500, node):  # one alone is never too much
+        assert here.requests_in_flight(Sort.WATCH) == 1
 
 
 @in_cluster(bounds=Bounds(all_bodies=400, of_one=0.15))

@@ -27,11 +27,11 @@ from vipwire.kube.errors import ApiError
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.service_cidr import SERVICE_CIDRS
-from vipwire_up.api.objects.object import decoded
+from vipwire_up.api.objects.object import decode_record
 from vipwire_up.api.objects.quantity import read_quantity, write_quantity
 from vipwire_up.api.objects.resource import Object, Resource
-from vipwire_up.api.patches.json_patch import merge_patch
-from vipwire_up.controllers.hooks import Ranges, hooks
+from vipwire_up.api.patches.json_patch import apply_merge_patch
+from vipwire_up.controllers.hooks import Ranges, build_hooks
 
 TABLES: Final = Path(__file__).parent / "api_kinds_rules"
 KINDS: Final = {resource.kind: resource for resource in RESOURCES}
@@ -102,7 +102,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
 
 
 async def _outcomes(folder: Path, ranges: tuple[str, ...], group: tuple[Row, ...]) -> dict[str, Outcome]:
-    async with cluster(folder, make_hooks=lambda store: hooks(store, clock, Ranges())) as here:
+    async with cluster(folder, make_hooks=lambda store: build_hooks(store, clock, Ranges())) as here:
         body = {"metadata": {"name": "kubernetes"}, "spec": {"cidrs": list(ranges)}}
         await here.registry.create(SERVICE_CIDRS, "", body, Options())
         return {row.text: await _outcome(here, row) for row in group}
@@ -111,7 +111,7 @@ async def _outcomes(folder: Path, ranges: tuple[str, ...], group: tuple[Row, ...
 async def _outcome(here: Here, row: Row) -> Outcome:
     options = Options("test", dry_run=True)
     registry, namespace = here.registry, "default" if row.resource.namespaced else ""
-    body = merge_patch(row.base, row.sent)
+    body = apply_merge_patch(row.base, row.sent)
     name = body["metadata"]["name"]
     try:
         if row.patch is None:
@@ -120,13 +120,13 @@ async def _outcome(here: Here, row: Row) -> Outcome:
             await registry.create(row.resource, namespace, body, Options("test"))
             try:
                 done = await registry.change(
-                    row.resource, namespace, name, lambda value: merge_patch(value, row.patch), options
+                    row.resource, namespace, name, lambda value: apply_merge_patch(value, row.patch), options
                 )
             finally:
                 await registry.delete(row.resource, namespace, name)
     except ApiError as error:
         return Outcome({}, tuple(error.details.get("causes", ({"field": "", "message": error.message},))))
-    return Outcome(decoded(done.record), (), done.warnings)
+    return Outcome(decode_record(done.record), (), done.warnings)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[f"{row.kind}: {row.text}"[:120] for row in ROWS])
@@ -176,7 +176,7 @@ async def _again(here: Here, resource: Resource, stored: Object) -> Object:
     body = json.loads(json.dumps(stored | {"metadata": meta}))
     namespace = "default" if resource.namespaced else ""
     done = await here.registry.create(resource, namespace, body, Options("test", dry_run=True))
-    made = decoded(done.record)
+    made = decode_record(done.record)
     kept = {key: part for key, part in stored["metadata"].items() if key in made["metadata"] or key == "uid"}
     assert made.keys() >= stored.keys() - {"status"}
     server = ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generation")

@@ -19,11 +19,11 @@ from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.metadata import check_metadata
 from vipwire_up.api.objects.resource import Resource
-from vipwire_up.api.patches.apply import FieldManager, Owned, apply, note_write
-from vipwire_up.api.patches.field_paths import members
-from vipwire_up.api.patches.json_patch import json_patch
-from vipwire_up.api.patches.strategic import strategic_patch
-from vipwire_up.api.selectors import select
+from vipwire_up.api.patches.apply import FieldManager, Owned, apply_configuration, note_write
+from vipwire_up.api.patches.field_paths import paths_of_members
+from vipwire_up.api.patches.json_patch import apply_json_patch
+from vipwire_up.api.patches.strategic import apply_strategic_patch
+from vipwire_up.api.selectors import parse_selector
 from vipwire_up.store.record import Key, Record
 
 Act = Callable[[], object]
@@ -54,13 +54,13 @@ def addresses(count: int) -> dict[str, Any]:
 
 
 def patched(resource: Resource, value: dict[str, Any], patch: dict[str, Any]) -> Act:
-    return lambda: strategic_patch(value, patch, resource.type)
+    return lambda: apply_strategic_patch(value, patch, resource.type)
 
 
 def applied(resource: Resource, live: dict[str, Any], wanted: dict[str, Any]) -> Act:
     """Apply fields over those that the same manager applied before."""
-    before = {ME: Owned(frozenset(members(live, resource.type)), NOW)}
-    return lambda: apply(live, wanted, resource.type, ME, before, force=True, now=NOW)
+    before = {ME: Owned(frozenset(paths_of_members(live, resource.type)), NOW)}
+    return lambda: apply_configuration(live, wanted, resource.type, ME, before, force=True, now=NOW)
 
 
 def checked(resource: Resource, value: dict[str, Any]) -> Act:
@@ -85,7 +85,7 @@ def retained(count: int) -> Act:
 
 def operated(count: int) -> Act:
     adds = [{"op": "add", "path": f"/metadata/annotations/b{number}", "value": ""} for number in range(count)]
-    return lambda: json_patch(annotations(0), adds)
+    return lambda: apply_json_patch(annotations(0), adds)
 
 
 COSTS: Final[dict[str, Callable[[int], Act]]] = {
@@ -131,7 +131,7 @@ def test_the_time_for_a_list_does_not_grow_with_the_selector(question: str) -> N
     def listed(count: int) -> Act:
         labels = ",".join(f"l{number}!=a" for number in range(count))
         fields = ",".join(f"metadata.namespace!=a{number}" for number in range(count))
-        selector = select(PODS, "", *((labels, "") if question == "labels" else ("", fields)))
+        selector = parse_selector(PODS, "", *((labels, "") if question == "labels" else ("", fields)))
         assert selector.matches(record)
         return lambda: [selector.matches(record) for _ in range(1_000)]
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from tests.up.unit.cluster_here import SERVICES, START, Here, cluster, in_cluster, service
 
-from vipwire_up.api.answers.form import Representation, show_list
+from vipwire_up.api.answers.form import Representation, encode_list
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS
 from vipwire_up.api.serving.limits import Bounds
@@ -215,7 +215,7 @@ def test_large_objects_of_a_list_are_passed_on_as_they_are_stored() -> None:
     for number, size in enumerate((1, 100_000, 100_000, 1, 80_000)):
         value = {"metadata": {"name": f"m{number}"}, "data": {"a": "x" * size}}
         records.append(Record(Key("configmaps", "default", f"m{number}"), number, json.dumps(value).encode()))
-    pieces = list(show_list(records, CONFIG_MAPS, Representation(), {"resourceVersion": "5"}, START))
+    pieces = list(encode_list(records, CONFIG_MAPS, Representation(), {"resourceVersion": "5"}, START))
     assert [piece for piece in pieces if len(piece) > 1000] == [records[at].value for at in (1, 2, 4)]
     assert all(any(piece is records[at].value for piece in pieces) for at in (1, 2, 4))
     assert json.loads(b"".join(pieces))["items"] == [json.loads(record.value) for record in records]

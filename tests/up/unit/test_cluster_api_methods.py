@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
 
-from vipwire_up.api.answers.discovery import base_paths, resource_list
-from vipwire_up.api.answers.openapi import document_v2
+from vipwire_up.api.answers.discovery import build_resource_list, resources_by_base_path
+from vipwire_up.api.answers.openapi import build_document_v2
 from vipwire_up.api.kinds.catalogue import RESOURCES
 from vipwire_up.api.kinds.small_kinds import NAMESPACES
 from vipwire_up.api.objects.resource import Resource
@@ -68,8 +68,11 @@ async def test_methods_that_a_path_does_not_have(here: Here, method: str, path: 
 
 
 def test_what_is_told_to_clients_is_what_can_be_done() -> None:
-    verbs = {entry["name"]: entry["verbs"] for entry in resource_list(base_paths()["/api/v1"])["resources"]}
+    verbs = {
+        entry["name"]: entry["verbs"]
+        for entry in build_resource_list(resources_by_base_path()["/api/v1"])["resources"]
+    }
     assert "deletecollection" not in verbs["namespaces"]
     assert "deletecollection" in verbs["services"]
     assert NAMESPACES.verbs == tuple(verbs["namespaces"])
-    assert "delete" not in document_v2()["paths"]["/api/v1/namespaces"]
+    assert "delete" not in build_document_v2()["paths"]["/api/v1/namespaces"]

@@ -13,16 +13,16 @@ from vipwire_up.api.patches.apply import (
     FieldManager,
     Owned,
     Ownership,
-    apply,
+    apply_configuration,
     note_update,
     read_ownership,
     undisputed_fields,
     update_last_applied,
     write_ownership,
 )
-from vipwire_up.api.patches.field_paths import from_fields, members, spell, to_fields
-from vipwire_up.api.patches.json_patch import json_patch, merge_patch
-from vipwire_up.api.patches.strategic import strategic_patch
+from vipwire_up.api.patches.field_paths import format_path, paths_from_fields, paths_of_members, paths_to_fields
+from vipwire_up.api.patches.json_patch import apply_json_patch, apply_merge_patch
+from vipwire_up.api.patches.strategic import apply_strategic_patch
 
 BASE = {"a": {"b": [1, 2]}, "c/d": "e"}
 
@@ -42,7 +42,7 @@ BASE = {"a": {"b": [1, 2]}, "c/d": "e"}
 )
 def test_json_patch(operation: dict[str, Any], result: Any) -> None:
     before = repr(BASE)
-    assert json_patch(BASE, [operation]) == result
+    assert apply_json_patch(BASE, [operation]) == result
     assert repr(BASE) == before
 
 
@@ -64,14 +64,17 @@ def test_json_patch(operation: dict[str, Any], result: Any) -> None:
 )
 def test_json_patches_that_do_not_fit(operations: Any, code: int) -> None:
     with pytest.raises(ApiError) as refused:
-        json_patch(BASE, operations)
+        apply_json_patch(BASE, operations)
     assert refused.value.code == code
 
 
 def test_merge_patch_is_that_of_its_rfc() -> None:
-    assert merge_patch({"a": "b", "c": {"d": 1, "e": 2}}, {"a": "z", "c": {"e": None}}) == {"a": "z", "c": {"d": 1}}
-    assert merge_patch({"a": [1]}, {"a": {"b": None, "c": 1}}) == {"a": {"c": 1}}
-    assert merge_patch({"a": 1}, [1]) == [1]
+    assert apply_merge_patch({"a": "b", "c": {"d": 1, "e": 2}}, {"a": "z", "c": {"e": None}}) == {
+        "a": "z",
+        "c": {"d": 1},
+    }
+    assert apply_merge_patch({"a": [1]}, {"a": {"b": None, "c": 1}}) == {"a": {"c": 1}}
+    assert apply_merge_patch({"a": 1}, [1]) == [1]
 
 
 PORTS: dict[str, Any] = {"spec": {"ports": [{"name": "a", "port": 1}, {"name": "b", "port": 2}], "type": "ClusterIP"}}
@@ -90,44 +93,46 @@ A, B = PORTS["spec"]["ports"]
     ],
 )
 def test_strategic_merge_of_a_list_with_keys(patch: list[Any], ports: list[Any]) -> None:
-    assert strategic_patch(PORTS, {"spec": {"ports": patch}}, SERVICES.type)["spec"]["ports"] == ports
+    assert apply_strategic_patch(PORTS, {"spec": {"ports": patch}}, SERVICES.type)["spec"]["ports"] == ports
 
 
 def test_strategic_merge_directives() -> None:
     order: dict[str, Any] = {
         "spec": {"$setElementOrder/ports": [{"port": 2}, {"port": 1}], "ports": [{"port": 1, "name": "x"}]}
     }
-    assert [p["port"] for p in strategic_patch(PORTS, order, SERVICES.type)["spec"]["ports"]] == [2, 1]
+    assert [p["port"] for p in apply_strategic_patch(PORTS, order, SERVICES.type)["spec"]["ports"]] == [2, 1]
     order = {"spec": {"$setElementOrder/ports": [{"port": 2}, {"port": 1}]}}
-    assert strategic_patch(PORTS, order, SERVICES.type)["spec"]["ports"] == [B, A]
+    assert apply_strategic_patch(PORTS, order, SERVICES.type)["spec"]["ports"] == [B, A]
     meta = {"metadata": {"finalizers": ["a", "b"]}}
     changes: dict[str, Any] = {"metadata": {"$deleteFromPrimitiveList/finalizers": ["a"], "finalizers": ["c"]}}
-    assert strategic_patch(meta, changes, SERVICES.type)["metadata"]["finalizers"] == ["b", "c"]
-    assert strategic_patch(PORTS, {"spec": {"$patch": "replace", "type": "x"}}, SERVICES.type) == {
+    assert apply_strategic_patch(meta, changes, SERVICES.type)["metadata"]["finalizers"] == ["b", "c"]
+    assert apply_strategic_patch(PORTS, {"spec": {"$patch": "replace", "type": "x"}}, SERVICES.type) == {
         "spec": {"type": "x"}
     }
-    assert strategic_patch(PORTS, {"spec": {"$retainKeys": ["type"]}}, SERVICES.type)["spec"] == {"type": "ClusterIP"}
+    assert apply_strategic_patch(PORTS, {"spec": {"$retainKeys": ["type"]}}, SERVICES.type)["spec"] == {
+        "type": "ClusterIP"
+    }
     volume = {"spec": {"volumes": [{"name": "v", "emptyDir": {}}]}}
     changes = {"spec": {"volumes": [{"name": "v", "$retainKeys": ["name", "hostPath"], "hostPath": {"path": "/x"}}]}}
-    after = strategic_patch(volume, changes, PODS.type)["spec"]["volumes"]
+    after = apply_strategic_patch(volume, changes, PODS.type)["spec"]["volumes"]
     assert after == [{"name": "v", "hostPath": {"path": "/x"}}]
     wrong: dict[str, Any]
     for wrong in ({"$patch": "unknown"}, {"spec": {"ports": [{"name": "no key"}]}}):
         with pytest.raises(ApiError):
-            strategic_patch(PORTS, wrong, SERVICES.type)
+            apply_strategic_patch(PORTS, wrong, SERVICES.type)
 
 
 def test_fields_are_written_as_kubernetes_does_and_read_again() -> None:
     value = {"metadata": {"name": "x", "labels": {"a/b": "1"}}, "spec": {"ports": [{"port": 80, "name": "http"}]}}
-    found = members(value, SERVICES.type)
+    found = paths_of_members(value, SERVICES.type)
     port = 'k:{"port":80,"protocol":"TCP"}'
-    written = to_fields(found)
+    written = paths_to_fields(found)
     assert written == {
         "f:metadata": {"f:labels": {"f:a/b": {}}},
         "f:spec": {"f:ports": {port: {".": {}, "f:name": {}, "f:port": {}}}},
     }
-    assert set(from_fields(written)) == set(found)
-    assert spell(("f:spec", "f:ports", port, "f:name")) == '.spec.ports[port=80,protocol="TCP"].name'
+    assert set(paths_from_fields(written)) == set(found)
+    assert format_path(("f:spec", "f:ports", port, "f:name")) == '.spec.ports[port=80,protocol="TCP"].name'
 
 
 def test_who_makes_a_map_or_list_by_an_update_owns_it_whole_and_who_adds_to_it_does_not() -> None:
@@ -137,12 +142,12 @@ def test_who_makes_a_map_or_list_by_an_update_owns_it_whole_and_who_adds_to_it_d
     twice = {**bare, "metadata": {"name": "x", "labels": {"a": "1", "b": "2"}}}
     owned = note_update({}, first, {}, bare, SERVICES.type, "t1")
     port = 'k:{"port":80,"protocol":"TCP"}'
-    assert to_fields(owned[first].paths) == {"f:spec": {"f:ports": {".": {}, port: {".": {}, "f:port": {}}}}}
+    assert paths_to_fields(owned[first].paths) == {"f:spec": {"f:ports": {".": {}, port: {".": {}, "f:port": {}}}}}
     owned = note_update(owned, second, bare, labelled, SERVICES.type, "t2")
-    assert to_fields(owned[second].paths) == {"f:metadata": {"f:labels": {".": {}, "f:a": {}}}}
+    assert paths_to_fields(owned[second].paths) == {"f:metadata": {"f:labels": {".": {}, "f:a": {}}}}
     owned = note_update(owned, first, labelled, twice, SERVICES.type, "t3")
-    assert to_fields(owned[first].paths)["f:metadata"] == {"f:labels": {"f:b": {}}}
-    assert "." in to_fields(owned[second].paths)["f:metadata"]["f:labels"]
+    assert paths_to_fields(owned[first].paths)["f:metadata"] == {"f:labels": {"f:b": {}}}
+    assert "." in paths_to_fields(owned[second].paths)["f:metadata"]["f:labels"]
     assert second not in note_update(owned, first, twice, bare, SERVICES.type, "t4")
 
 
@@ -152,7 +157,7 @@ ME, OTHER = FieldManager("me", "Apply"), FieldManager("other", "Apply")
 def applied(
     live: Any, wanted: Any, owned: Ownership, who: FieldManager = ME, *, force: bool = False
 ) -> tuple[Any, Ownership]:
-    return apply(live, wanted, SERVICES.type, who, owned, force=force, now="now")
+    return apply_configuration(live, wanted, SERVICES.type, who, owned, force=force, now="now")
 
 
 def ports(*numbers: int) -> dict[str, Any]:
@@ -217,7 +222,7 @@ def test_kubectl_goes_over_to_server_side_apply_without_a_conflict_with_itself()
     def put(writer: FieldManager, spec: dict[str, str]) -> Any:
         free = undisputed_fields(live, SERVICES, writer)
         value = wanted | {"spec": spec}
-        return apply(live, value, SERVICES.type, writer, owned, force=free, now="t3")
+        return apply_configuration(live, value, SERVICES.type, writer, owned, force=free, now="t3")
 
     merged, after = put(kubectl, {"sessionAffinity": "ClientIP"})
     assert merged["spec"]["sessionAffinity"] == "ClientIP"

@@ -68,9 +68,9 @@ async def test_sqlite(tmp_path: Path) -> None:
     folder, copy = tmp_path / "data", tmp_path / "copy.db"
     async with up(folder) as here:
         await fill(here, "kept", 3)
-        await apart(backup.backup, folder, copy)
+        await apart(backup.back_up_store, folder, copy)
         known = await fill(here, "lost", 12)
-    await apart(backup.restore, folder, copy)
+    await apart(backup.restore_store, folder, copy)
     async with up(folder) as here:
         await ends_right(here, known)
 

@@ -8,7 +8,7 @@ from tests.up.unit.cluster_here import Here, in_cluster
 
 from vipwire_up.api.kinds.catalogue import BY_ID, SERVED
 from vipwire_up.api.kinds.event import NEW_EVENTS
-from vipwire_up.api.objects.resource import Resource, served, stored
+from vipwire_up.api.objects.resource import Resource, convert_to_served, convert_to_stored
 from vipwire_up.controllers.garbage_collector import GarbageCollector
 
 CORE: Final = "/api/v1/namespaces/default/events"
@@ -56,8 +56,8 @@ def test_every_field_of_a_version_is_one_of_the_stored_kind(resource: Resource) 
     renamed = {resource.renamed.get(name, name): field.type for name, field in resource.type.fields.items()}
     assert renamed == {name: field.type for name, field in kept.type.fields.items()}
     whole = {name: name for name in resource.type.fields} | {"apiVersion": resource.api_version}
-    assert served(resource, stored(resource, whole)) == whole
-    assert stored(resource, whole).keys() == kept.type.fields.keys()
+    assert convert_to_served(resource, convert_to_stored(resource, whole)) == whole
+    assert convert_to_stored(resource, whole).keys() == kept.type.fields.keys()
 
 
 @in_cluster()

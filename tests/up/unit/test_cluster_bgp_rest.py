@@ -9,7 +9,7 @@ from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Listed, Upserted
 from vipwire_up.announcing.kinds import AnnounceKind, Machine, Placed
 from vipwire_up.bgp import run
-from vipwire_up.bgp.routes import Routed, routes
+from vipwire_up.bgp.routes import Routed, choose_routes
 from vipwire_up.bgp.run import BgpSpeaker
 from vipwire_up.bgp.settings import BALANCER, BgpSettings, Peer
 
@@ -27,14 +27,14 @@ class Watched:
     def __init__(self) -> None:
         self.applied, self.looks = asyncio.Queue[str](), asyncio.Semaphore(0)
 
-    async def apply(self, configuration: str) -> None:
+    async def apply_configuration(self, configuration: str) -> None:
         self.applied.put_nowait(configuration)
 
-    async def answers(self) -> bool:
+    async def is_ready(self) -> bool:
         self.looks.release()
         return True
 
-    async def end(self) -> None:
+    async def stop(self) -> None:
         pass
 
 
@@ -42,10 +42,10 @@ def test_routes_are_worked_out_once_for_each_change(monkeypatch: pytest.MonkeyPa
     counted: list[tuple[str, ...]] = []
 
     def counting(*given: Any) -> tuple[str, ...]:
-        counted.append(routes(*given))
+        counted.append(choose_routes(*given))
         return counted[-1]
 
-    monkeypatch.setattr(run, "routes", counting)
+    monkeypatch.setattr(run, "choose_routes", counting)
     monkeypatch.setattr(run, "_LOOK_SECONDS", 0.0)
     monkeypatch.setattr(run, "_GATHER_SECONDS", 0.0)
     asyncio.run(asyncio.wait_for(_play(counted), 60))

@@ -24,7 +24,7 @@ def certificate(path: Path) -> x509.Certificate:
 
 def test_the_servers_certificate_is_good_for_its_names_and_signed(tmp_path: Path) -> None:
     authority = Authority(tmp_path, NOW)
-    made = certificate(authority.server(["localhost", "127.0.0.1", "::1"]).certificate)
+    made = certificate(authority.issue_server_certificate(["localhost", "127.0.0.1", "::1"]).certificate)
     made.verify_directly_issued_by(certificate(authority.pair.certificate))
     names = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["localhost"]
@@ -34,7 +34,7 @@ def test_the_servers_certificate_is_good_for_its_names_and_signed(tmp_path: Path
 
 
 def test_a_clients_certificate_says_who_and_which_groups(tmp_path: Path) -> None:
-    pair = Authority(tmp_path, NOW).client("view", "viewer", ("g1", "g2"))
+    pair = Authority(tmp_path, NOW).issue_client_certificate("view", "viewer", ("g1", "g2"))
     assert certificate(pair.certificate).subject.rfc4514_string() == "CN=viewer,O=g2,O=g1"
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.load_cert_chain(pair.certificate, pair.key)
@@ -42,29 +42,32 @@ def test_a_clients_certificate_says_who_and_which_groups(tmp_path: Path) -> None
 
 def test_what_is_good_is_kept_and_what_is_not_is_made_again(tmp_path: Path) -> None:
     first = Authority(tmp_path, NOW)
-    pair = first.server(["localhost"])
+    pair = first.issue_server_certificate(["localhost"])
     authority, server = first.pair.certificate.read_bytes(), pair.certificate.read_bytes()
     later = Authority(tmp_path, NOW + timedelta(days=19))
-    assert later.server(["localhost"]).certificate.read_bytes() == server
-    assert later.server(["localhost", "more"]).certificate.read_bytes() != server
+    assert later.issue_server_certificate(["localhost"]).certificate.read_bytes() == server
+    assert later.issue_server_certificate(["localhost", "more"]).certificate.read_bytes() != server
     renewed = pair.certificate.read_bytes()
     two_thirds = Authority(tmp_path, NOW + timedelta(days=19 + 20))
-    assert two_thirds.server(["localhost"]).certificate.read_bytes() != renewed
+    assert two_thirds.issue_server_certificate(["localhost"]).certificate.read_bytes() != renewed
     assert two_thirds.pair.certificate.read_bytes() == authority
 
 
 def test_a_certificate_of_another_authority_is_replaced(tmp_path: Path) -> None:
-    pair, other = Authority(tmp_path, NOW).client("admin", "admin", ()), Authority(tmp_path / "other", NOW).pair
+    pair, other = (
+        Authority(tmp_path, NOW).issue_client_certificate("admin", "admin", ()),
+        Authority(tmp_path / "other", NOW).pair,
+    )
     for path in (other.certificate, other.key):
         path.rename(tmp_path / path.name)
     authority = Authority(tmp_path, NOW)
-    authority.client("admin", "admin", ())
+    authority.issue_client_certificate("admin", "admin", ())
     certificate(pair.certificate).verify_directly_issued_by(certificate(authority.pair.certificate))
 
 
 def test_names_that_no_certificate_can_have_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="--tls-san 'bücher'"):
-        Authority(tmp_path, NOW).server(["bücher"])
+        Authority(tmp_path, NOW).issue_server_certificate(["bücher"])
 
 
 def test_tokens_are_written_once_and_read_as_kubernetes_does(tmp_path: Path) -> None:
@@ -88,7 +91,7 @@ def test_a_broken_line_of_tokens_is_named(tmp_path: Path, line: str) -> None:
 
 def serves(authority: Authority) -> None:
     """Load what a server loads."""
-    authority.server_context(authority.server(["localhost"]))
+    authority.build_server_context(authority.issue_server_certificate(["localhost"]))
 
 
 KILLED = """
@@ -105,7 +108,7 @@ def dies(folder, most):
                 os._exit(9)
     if (child := os.fork()) == 0:
         sys.addaudithook(count)
-        Authority(folder, now).server(["localhost"])
+        Authority(folder, now).issue_server_certificate(["localhost"])
         os._exit(0)
     return os.waitpid(child, 0)[1] != 0
 for root in sys.argv[2:]:
@@ -130,8 +133,8 @@ def test_killed_between_any_two_files_the_next_start_has_sound_keys(tmp_path: Pa
 
 
 def test_a_certificate_that_is_not_of_the_key_beside_it_is_made_again(tmp_path: Path) -> None:
-    pair = Authority(tmp_path / "a", NOW).server(["localhost"])
-    other = Authority(tmp_path / "b", NOW).server(["localhost"])
+    pair = Authority(tmp_path / "a", NOW).issue_server_certificate(["localhost"])
+    other = Authority(tmp_path / "b", NOW).issue_server_certificate(["localhost"])
     pair.key.write_bytes(other.key.read_bytes())
     serves(Authority(tmp_path / "a", NOW))
 
@@ -139,11 +142,11 @@ def test_a_certificate_that_is_not_of_the_key_beside_it_is_made_again(tmp_path: 
 @pytest.mark.parametrize("wrong", [NOW + timedelta(days=2), datetime(1970, 1, 1, tzinfo=UTC)])
 def test_what_was_made_with_a_wrong_clock_is_made_again_for_the_same_key(tmp_path: Path, wrong: datetime) -> None:
     first = Authority(tmp_path, wrong)
-    client = first.client("view", "viewer", ("g",)).certificate.read_bytes()
+    client = first.issue_client_certificate("view", "viewer", ("g",)).certificate.read_bytes()
     key = first.pair.key.read_bytes()
     now = Authority(tmp_path, NOW)
     trusted = certificate(now.pair.certificate)
-    pairs = now.server(["localhost"]), now.client("view", "viewer", ("g",))
+    pairs = now.issue_server_certificate(["localhost"]), now.issue_client_certificate("view", "viewer", ("g",))
     for made in (trusted, *(certificate(pair.certificate) for pair in pairs)):
         assert made.not_valid_before_utc <= NOW - timedelta(hours=1)
         assert made.not_valid_after_utc >= NOW + timedelta(days=30)
@@ -153,9 +156,9 @@ def test_what_was_made_with_a_wrong_clock_is_made_again_for_the_same_key(tmp_pat
 
 
 def test_a_revoked_certificate_is_made_again_with_another_key(tmp_path: Path) -> None:
-    pair = Authority(tmp_path, NOW).client("view", "viewer", ("g",))
+    pair = Authority(tmp_path, NOW).issue_client_certificate("view", "viewer", ("g",))
     serial, key = certificate(pair.certificate).serial_number, pair.key.read_bytes()
-    Authority(tmp_path, NOW, {serial}).client("view", "viewer", ("g",))
+    Authority(tmp_path, NOW, {serial}).issue_client_certificate("view", "viewer", ("g",))
     assert certificate(pair.certificate).serial_number != serial
     assert pair.key.read_bytes() != key
 

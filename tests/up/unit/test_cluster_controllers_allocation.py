@@ -34,12 +34,12 @@ def test_the_dynamic_part_is_given_first_and_all_of_a_range() -> None:
     taken: list[int] = []
     range_ = port_range(100, 139)
     for _ in range(40):
-        number = range_.choose(taken.__contains__, lambda below: below // 2)
+        number = range_.choose_free_number(taken.__contains__, lambda below: below // 2)
         assert number is not None
         taken.append(number)
     assert sorted(taken) == list(range(100, 140))
     assert min(taken[:24]) == 116
-    assert range_.choose(taken.__contains__, lambda _: 0) is None
+    assert range_.choose_free_number(taken.__contains__, lambda _: 0) is None
 
 
 @allocating()

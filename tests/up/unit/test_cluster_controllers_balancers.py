@@ -6,9 +6,9 @@ from typing import Any
 from tests.up.unit.cluster_here import SERVICES, Here, service
 from tests.up.unit.controllers_here import allocating, items
 
-from vipwire_up.announcing.announce import arp, asked_by_arp, solicited_group
+from vipwire_up.announcing.announce import build_arp_frame, read_arp_request, solicited_node_group
 from vipwire_up.announcing.balanced import CLASS
-from vipwire_up.api.objects.errors import internal
+from vipwire_up.api.objects.errors import internal_error
 from vipwire_up.api.registry import Registry, Result
 from vipwire_up.controllers.balancers import Balancers
 
@@ -86,7 +86,7 @@ class Full(Registry):
 
     async def replace(self, *arguments: Any, **options: Any) -> Result:
         if self.full:
-            raise internal("no space left: the store did not make the change")
+            raise internal_error("no space left: the store did not make the change")
         return await super().replace(*arguments, **options)
 
 
@@ -126,16 +126,16 @@ async def test_an_address_that_two_have_is_free_when_both_have_gone(here: Here) 
 
 def test_arp_is_written_as_it_is_read() -> None:
     ours, theirs, address, asker = b"\2\0\0\0\0\1", b"\2\0\0\0\0\2", bytes([192, 0, 2, 1]), bytes([192, 0, 2, 9])
-    frame = arp(1, theirs, asker, b"\xff" * 6, address)
+    frame = build_arp_frame(1, theirs, asker, b"\xff" * 6, address)
     assert len(frame) == 42
-    assert asked_by_arp(frame) == (theirs, asker, address)
-    assert asked_by_arp(arp(2, ours, address, theirs, asker)) is None
-    assert asked_by_arp(frame[:41]) is None
+    assert read_arp_request(frame) == (theirs, asker, address)
+    assert read_arp_request(build_arp_frame(2, ours, address, theirs, asker)) is None
+    assert read_arp_request(frame[:41]) is None
 
 
 def test_the_group_of_a_solicitation_is_made_of_the_last_three_bytes() -> None:
     address = ipaddress.ip_address("2001:db8::1234:5678").packed
-    assert ipaddress.ip_address(solicited_group(address)) == ipaddress.ip_address("ff02::1:ff34:5678")
+    assert ipaddress.ip_address(solicited_node_group(address)) == ipaddress.ip_address("ff02::1:ff34:5678")
 
 
 @allocating()

@@ -21,7 +21,7 @@ from vipwire_up.controllers.endpoints.controller import EndpointController
 from vipwire_up.controllers.endpoints.selection import Selection
 from vipwire_up.controllers.garbage_collector import GarbageCollector
 from vipwire_up.controllers.own_services import OwnServices
-from vipwire_up.store_watch.events import warn
+from vipwire_up.store_watch.events import write_warning_event
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ async def settle(here: Here, step: Step) -> None:
 async def add(here: Here, number: int) -> None:
     """Make a Service and an Event about it."""
     made: Object = await here.post(SERVICES, balanced(number))
-    await warn(here.registry, KIND, made, "Said", "something")
+    await write_warning_event(here.registry, KIND, made, "Said", "something")
 
 
 async def cost(here: Here, name: str, many: int) -> int:

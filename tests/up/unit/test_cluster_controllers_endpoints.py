@@ -11,14 +11,14 @@ from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
 from tests.up.unit.controllers_here import ENDPOINTS, PODS, SLICES, clock, items, listed_names
 from tests.up.unit.up_here import whole, write
 
-from vipwire_up.controllers.endpoints.arrange import MOST, Arrangement, Slice, arrange
+from vipwire_up.controllers.endpoints.arrange import MOST, Arrangement, Slice, arrange_slices
 from vipwire_up.controllers.endpoints.controller import EndpointController
-from vipwire_up.controllers.endpoints.endpoints import Group, from_pods, ports_key
-from vipwire_up.controllers.endpoints.legacy import endpoints_object
+from vipwire_up.controllers.endpoints.endpoints import Group, format_ports_key, group_pod_endpoints
+from vipwire_up.controllers.endpoints.legacy import build_endpoints_object
 from vipwire_up.controllers.endpoints.selection import Selection
-from vipwire_up.controllers.hooks import delete_namesake
+from vipwire_up.controllers.hooks import delete_endpoints_of_service
 
-GROUP = Group("IPv4", ports_key(({"name": "", "port": 8080, "protocol": "TCP"},)))
+GROUP = Group("IPv4", format_ports_key(({"name": "", "port": 8080, "protocol": "TCP"},)))
 SELECTOR = {"app": "web"}
 NO_FINALIZERS: dict[str, Any] = {"metadata": {"finalizers": None}}
 
@@ -50,19 +50,19 @@ def apply(existing: list[Slice], plan: Arrangement) -> list[Slice]:
 
 
 def test_a_hundred_to_a_slice() -> None:
-    plan = arrange([], {GROUP: [endpoint(n) for n in range(250)]}, ["IPv4"])
+    plan = arrange_slices([], {GROUP: [endpoint(n) for n in range(250)]}, ["IPv4"])
     assert [len(listed) for _, listed in plan.create] == [100, 100, 50]
 
 
 def test_one_that_comes_or_goes_changes_one_slice() -> None:
     wanted = [endpoint(n) for n in range(250)]
-    there = apply([], arrange([], {GROUP: wanted}, ["IPv4"]))
-    assert arrange(there, {GROUP: wanted}, ["IPv4"]) == Arrangement()
-    gone = arrange(there, {GROUP: wanted[1:]}, ["IPv4"])
+    there = apply([], arrange_slices([], {GROUP: wanted}, ["IPv4"]))
+    assert arrange_slices(there, {GROUP: wanted}, ["IPv4"]) == Arrangement()
+    gone = arrange_slices(there, {GROUP: wanted[1:]}, ["IPv4"])
     assert ([name for name, _ in gone.update], gone.create, gone.delete) == ([there[0].name], (), ())
-    come = arrange(there, {GROUP: [*wanted, endpoint(900)]}, ["IPv4"])
+    come = arrange_slices(there, {GROUP: [*wanted, endpoint(900)]}, ["IPv4"])
     assert ([name for name, _ in come.update], come.create, come.delete) == ([there[2].name], (), ())
-    swap = arrange(there, {GROUP: [*wanted[1:], endpoint(900)]}, ["IPv4"])
+    swap = arrange_slices(there, {GROUP: [*wanted[1:], endpoint(900)]}, ["IPv4"])
     assert ([name for name, _ in swap.update], swap.create) == ([there[0].name], ())
 
 
@@ -72,13 +72,13 @@ def test_slices_hold_what_is_wanted_and_then_rest(rounds: list[set[int]], chance
     for numbers in rounds:
         wanted = [endpoint(n) for n in numbers]
         chance.shuffle(wanted)
-        there = apply(there, arrange(there, {GROUP: wanted} if wanted else {}, ["IPv4"]))
+        there = apply(there, arrange_slices(there, {GROUP: wanted} if wanted else {}, ["IPv4"]))
         held = [e["addresses"][0] for s in there for e in s.endpoints]
         assert sorted(held) == sorted(e["addresses"][0] for e in wanted)
         assert all(len(s.endpoints) <= MOST for s in there)
         assert len(there) == 1 or all(s.endpoints for s in there)
         assert there
-        assert arrange(there, {GROUP: wanted} if wanted else {}, ["IPv4"]) == Arrangement()
+        assert arrange_slices(there, {GROUP: wanted} if wanted else {}, ["IPv4"]) == Arrangement()
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_conditions(change: dict[str, bool], *, publish: bool, expected: tuple[b
     value = pod("a", "10.0.0.1", ready=change.get("ready", True))
     if change.get("going"):
         value["metadata"]["deletionTimestamp"] = "2026-01-01T12:00:00Z"
-    ((found,),) = from_pods(web(publishNotReadyAddresses=publish), [value], {}).values()
+    ((found,),) = group_pod_endpoints(web(publishNotReadyAddresses=publish), [value], {}).values()
     conditions = found["conditions"]
     assert (conditions["ready"], conditions["serving"], conditions["terminating"]) == expected
 
@@ -104,29 +104,29 @@ def test_pods_that_are_no_endpoints() -> None:
     ended, nowhere = pod("a", "10.0.0.1"), pod("b", "")
     ended["status"]["phase"] = "Succeeded"
     special = [pod("c", "127.0.0.1"), pod("d", "169.254.1.1"), pod("e", "224.0.0.1"), pod("f", "0.0.0.0")]
-    assert from_pods(web(), [ended, nowhere, pod("six", "fd00::1"), *special], {}) == {}
+    assert group_pod_endpoints(web(), [ended, nowhere, pod("six", "fd00::1"), *special], {}) == {}
 
 
 def test_named_target_ports_are_each_pods_own() -> None:
     other = pod("b", "10.0.0.2")
     other["spec"]["containers"][0]["ports"][0]["containerPort"] = 9090
-    found = from_pods(web(ports=[{"port": 80, "targetPort": "http"}]), [pod("a", "10.0.0.1"), other], {})
+    found = group_pod_endpoints(web(ports=[{"port": 80, "targetPort": "http"}]), [pod("a", "10.0.0.1"), other], {})
     assert [(group.port_list[0]["port"], len(listed)) for group, listed in found.items()] == [(8080, 1), (9090, 1)]
-    nameless = from_pods(web(ports=[{"port": 80, "targetPort": "nothing"}]), [pod("a", "10.0.0.1")], {})
+    nameless = group_pod_endpoints(web(ports=[{"port": 80, "targetPort": "nothing"}]), [pod("a", "10.0.0.1")], {})
     assert [group.port_list for group in nameless] == [[]]
 
 
 def test_zones_hints_and_hostnames() -> None:
     here = pod("a", "10.0.0.1", nodeName="n1", hostname="first", subdomain="web")
-    ((found,),) = from_pods(web(trafficDistribution="PreferSameNode"), [here], {"n1": "z1"}).values()
+    ((found,),) = group_pod_endpoints(web(trafficDistribution="PreferSameNode"), [here], {"n1": "z1"}).values()
     assert (found["nodeName"], found["zone"], found["hostname"]) == ("n1", "z1", "first")
     assert found["hints"] == {"forZones": [{"name": "z1"}], "forNodes": [{"name": "n1"}]}
-    ((plain,),) = from_pods(web(), [here], {"n1": "z1"}).values()
+    ((plain,),) = group_pod_endpoints(web(), [here], {"n1": "z1"}).values()
     assert "hints" not in plain
 
 
 def test_endpoints_objects_are_cut_at_a_thousand() -> None:
-    value = endpoints_object(web(), {GROUP: [endpoint(n) for n in range(1001)]})
+    value = build_endpoints_object(web(), {GROUP: [endpoint(n) for n in range(1001)]})
     assert len(value["subsets"][0]["addresses"]) == 1000
     assert value["metadata"]["annotations"] == {"endpoints.kubernetes.io/over-capacity": "truncated"}
 
@@ -227,7 +227,7 @@ async def test_endpoints_made_by_hand_are_mirrored(here: Here) -> None:
     assert await shown(here) == []
 
 
-@in_cluster(make_hooks=lambda store: (partial(delete_namesake, store, clock),))
+@in_cluster(make_hooks=lambda store: (partial(delete_endpoints_of_service, store, clock),))
 async def test_endpoints_made_by_hand_go_with_their_service(here: Here) -> None:
     controller = EndpointController(here.registry)
     subset = {"addresses": [{"ip": "192.0.2.1"}], "ports": [{"port": 5432}]}

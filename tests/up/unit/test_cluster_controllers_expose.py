@@ -14,7 +14,15 @@ from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import load_access
 from vipwire_up.controllers.balancers import Balancers
 from vipwire_up.controllers.garbage_collector import GarbageCollector
-from vipwire_up.expose import Target, Wanted, expose, find_access, objects, reached_at, read_targets
+from vipwire_up.expose import (
+    Target,
+    Wanted,
+    build_objects,
+    describe_addresses,
+    expose_service,
+    find_access,
+    read_targets,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -33,9 +41,9 @@ def test_wrong_targets_are_refused(text: str) -> None:
 
 def test_wrong_names_and_checks_are_refused() -> None:
     with pytest.raises(ConfigError, match="not a name for a Service"):
-        list(objects(Wanted("Web", "default", 80, TWO)))
+        list(build_objects(Wanted("Web", "default", 80, TWO)))
     with pytest.raises(ConfigError, match="--check: 'ping' is not known"):
-        list(objects(Wanted("web", "default", 80, TWO, check="ping")))
+        list(build_objects(Wanted("web", "default", 80, TWO, check="ping")))
 
 
 def kubeconfig(folder: Path, url: str) -> Path:
@@ -55,21 +63,21 @@ async def test_one_line_makes_a_service_and_another_changes_it(
     monkeypatch.setitem(USERS, "nobody", USERS["admin"])  # a client without the header of tests
     async with allocating_cluster(tmp_path) as here:
         config = load_access(kubeconfig(tmp_path, here.url))
-        made = await expose(config, Wanted("web", "default", 80, TWO))
-        assert [line.partition(": ")[2] for line in reached_at(made)] == [f"{made['spec']['clusterIP']}:80"]
+        made = await expose_service(config, Wanted("web", "default", 80, TWO))
+        assert [line.partition(": ")[2] for line in describe_addresses(made)] == [f"{made['spec']['clusterIP']}:80"]
         (found,) = await items(here, SLICES)
         assert [each["addresses"][0] for each in found["endpoints"]] == ["192.0.2.5", "192.0.2.6"]
         revision = here.store.revision
-        await expose(config, Wanted("web", "default", 80, TWO))
+        await expose_service(config, Wanted("web", "default", 80, TWO))
         assert here.store.revision == revision
-        await expose(config, Wanted("web", "default", 80, TWO[:1], check="http:/healthz"))
+        await expose_service(config, Wanted("web", "default", 80, TWO[:1], check="http:/healthz"))
         assert (await listed_names(here, SLICES), await listed_names(here, PODS)) == ([], ["web-1"])
         assert (await listed_names(here, SERVICES)) == ["web"]
         await here.send("DELETE", f"{SERVICES}/web")
         await GarbageCollector(here.registry).step()
         assert await listed_names(here, PODS) == []
         with pytest.raises(VipwireError, match='namespaces "none" not found'):
-            await expose(config, Wanted("web", "none", 80, TWO))
+            await expose_service(config, Wanted("web", "none", 80, TWO))
 
 
 async def test_a_target_on_a_machine_of_the_cluster_names_its_node(
@@ -78,18 +86,18 @@ async def test_a_target_on_a_machine_of_the_cluster_names_its_node(
     monkeypatch.setitem(USERS, "nobody", USERS["admin"])  # a client without the header of tests
     async with allocating_cluster(tmp_path) as here:
         config, wanted = load_access(kubeconfig(tmp_path, here.url)), Wanted("web", "default", 80, TWO, check="tcp")
-        await expose(config, wanted)
+        await expose_service(config, wanted)
         assert [each["spec"].get("nodeName", "") for each in await items(here, PODS)] == ["", ""]
         listed = {"vipwire.io/addresses": "198.51.100.9,192.0.2.5"}
         await here.post("/api/v1/nodes", {"metadata": {"name": "n1", "annotations": listed}})
         status = {"addresses": [{"type": "InternalIP", "address": "192.0.2.6"}]}
         await here.post("/api/v1/nodes", {"metadata": {"name": "n2"}, "status": status})
-        await expose(config, wanted)
+        await expose_service(config, wanted)
         assert [each["spec"].get("nodeName", "") for each in await items(here, PODS)] == ["n1", "n2"]
-        await expose(config, Wanted("web", "default", 80, TWO, check="http:/up"))
+        await expose_service(config, Wanted("web", "default", 80, TWO, check="http:/up"))
         probes = [each["spec"]["containers"][0]["readinessProbe"] for each in await items(here, PODS)]
         assert [each["httpGet"]["path"] for each in probes] == ["/up", "/up"]
-        await expose(config, Wanted("web", "default", 80, TWO))
+        await expose_service(config, Wanted("web", "default", 80, TWO))
         (found,) = await items(here, SLICES)
         assert [each.get("nodeName", "") for each in found["endpoints"]] == ["n1", "n2"]
 
@@ -102,14 +110,14 @@ async def test_clients_may_be_kept_to_the_machine_that_they_come_to(
         config = load_access(kubeconfig(tmp_path, here.url))
         wanted = Wanted("web", "default", 80, TWO, "LoadBalancer", check="tcp", check_seconds=1, policy="Local")
         with pytest.raises(ConfigError, match="Local: none of --to is an address of a machine"):
-            await expose(config, wanted)
+            await expose_service(config, wanted)
         listed = {"vipwire.io/addresses": "192.0.2.5,192.0.2.6"}
         await here.post("/api/v1/nodes", {"metadata": {"name": "n1", "annotations": listed}})
-        made = await expose(config, wanted)
+        made = await expose_service(config, wanted)
         assert made["spec"]["externalTrafficPolicy"] == "Local"
         probes = [each["spec"]["containers"][0]["readinessProbe"] for each in await items(here, PODS)]
         assert [each["periodSeconds"] for each in probes] == [1, 1]
-        made = await expose(config, Wanted("web", "default", 80, TWO, "LoadBalancer", check="tcp"))
+        made = await expose_service(config, Wanted("web", "default", 80, TWO, "LoadBalancer", check="tcp"))
         assert made["spec"]["externalTrafficPolicy"] == "Cluster"
 
 
@@ -118,10 +126,14 @@ async def test_the_address_of_a_load_balancer_is_told(tmp_path: Path, monkeypatc
     async with allocating_cluster(tmp_path) as here:
         config = load_access(kubeconfig(tmp_path, here.url))
         wanted = Wanted("web", "default", 80, TWO, type="LoadBalancer")
-        alone = list(reached_at(await expose(config, wanted)))
+        alone = list(describe_addresses(await expose_service(config, wanted)))
         assert alone[-1].startswith("default/web: no load balancer has assigned an address yet")
         await Balancers(here.registry, [ip_network("198.51.100.7/32")]).step()
-        assert list(reached_at(await expose(config, wanted))) == [alone[0], "default/web: 198.51.100.7:80", alone[1]]
+        assert list(describe_addresses(await expose_service(config, wanted))) == [
+            alone[0],
+            "default/web: 198.51.100.7:80",
+            alone[1],
+        ]
 
 
 def test_the_api_server_is_the_one_that_was_said_or_kubectls_or_our_own(

@@ -9,9 +9,9 @@ from tests.up.unit.controllers_here import allocating, items
 
 from vipwire.kube.gateway_addresses import GATEWAY, POOL, service_name
 from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS
-from vipwire_up.api.objects.object import decoded, key_of
+from vipwire_up.api.objects.object import decode_record, key_of
 from vipwire_up.controllers.balancers import Balancers
-from vipwire_up.controllers.gateway_services import GatewayServices, declare_pool
+from vipwire_up.controllers.gateway_services import GatewayServices, create_pool_class
 
 RANGES = (ipaddress.ip_network("192.0.2.0/30"),)
 PROXY_NAME = "service.kubernetes.io/service-proxy-name"
@@ -169,9 +169,9 @@ async def test_the_ranges_are_declared_and_taken_back(here: Here) -> None:
     key = key_of(CONFIG_MAPS, *POOL)
     more = (*RANGES, ipaddress.ip_network("fd00::/120"))
     for networks, said in ((RANGES, "192.0.2.0/30"), (more, "192.0.2.0/30,fd00::/120"), ((), "")):
-        await declare_pool(here.registry, networks)
-        await declare_pool(here.registry, networks)
+        await create_pool_class(here.registry, networks)
+        await create_pool_class(here.registry, networks)
         found = here.store.read(key)
         assert (found is not None) == bool(networks)
         if found is not None:
-            assert decoded(found)["data"] == {"ranges": said}
+            assert decode_record(found)["data"] == {"ranges": said}

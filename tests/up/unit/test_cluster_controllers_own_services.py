@@ -4,13 +4,13 @@ import pytest
 from tests.up.unit.cluster_here import SERVICES, Here, service
 from tests.up.unit.controllers_here import ENDPOINTS, SLICES, allocating, items
 
-from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices, api_service, dns_service
-from vipwire_up.dns.settings import Settings, without_ourselves
+from vipwire_up.controllers.own_services import DNS_SERVICE, OwnServices, build_api_service, build_dns_service
+from vipwire_up.dns.settings import Settings, drop_own_servers
 from vipwire_up.dns.upstream.exchange import UpstreamServer
-from vipwire_up.supervision.own_addresses import ReachableAddress, reachable_address
+from vipwire_up.supervision.own_addresses import ReachableAddress, find_reachable_address
 
-API = api_service(("192.0.2.1",), 6443, "node-1")
-DNS = dns_service(("192.0.2.1", "2001:db8::1"), 53, "node-1")
+API = build_api_service(("192.0.2.1",), 6443, "node-1")
+DNS = build_dns_service(("192.0.2.1", "2001:db8::1"), 53, "node-1")
 SYSTEM = SERVICES.replace("default", "kube-system")
 
 
@@ -26,8 +26,8 @@ async def prepared(here: Here) -> OwnServices:
 @allocating()
 async def test_they_have_the_first_and_the_tenth_address_and_lead_here(here: Here) -> None:
     own = await prepared(here)
-    await own.add(API)
-    await own.add(DNS)
+    await own.add_service(API)
+    await own.add_service(DNS)
     assert await addresses(here) == {"kubernetes": "10.96.0.1"}
     assert await addresses(here, SYSTEM) == {"kube-dns": "10.96.0.10"}
     (found,) = await items(here, ENDPOINTS)
@@ -43,12 +43,12 @@ async def test_they_have_the_first_and_the_tenth_address_and_lead_here(here: Her
 @allocating()
 async def test_they_come_back_and_are_not_written_without_need(here: Here) -> None:
     own = await prepared(here)
-    await own.add(API)
+    await own.add_service(API)
     await own.step()
     revision = here.store.revision
     await own.step()
     again = OwnServices(here.registry)
-    await again.add(API)
+    await again.add_service(API)
     assert here.store.revision == revision
     await here.send("DELETE", f"{SERVICES}/kubernetes")
     change = {"endpoints": [{"addresses": ["192.0.2.66"]}]}
@@ -63,8 +63,8 @@ async def test_they_come_back_and_are_not_written_without_need(here: Here) -> No
 async def test_an_address_that_is_taken_or_a_small_range_costs_only_the_address(here: Here) -> None:
     own = await prepared(here)
     await here.post(SERVICES, service("early", clusterIP="10.96.0.1", ipFamilies=["IPv4"]))
-    await own.add(API)
-    await own.add(DNS)
+    await own.add_service(API)
+    await own.add_service(DNS)
     found = await addresses(here)
     assert (found["early"], found["kubernetes"].startswith("10.96.0.")) == ("10.96.0.1", True)
     assert (await addresses(here, SYSTEM))["kube-dns"].startswith("10.96.0.")
@@ -74,14 +74,14 @@ async def test_an_address_that_is_taken_or_a_small_range_costs_only_the_address(
 async def test_a_service_of_others_is_left_alone_and_ours_goes_when_it_is_not_wanted(here: Here) -> None:
     own = await prepared(here)
     await here.post(SYSTEM, service("kube-dns", ipFamilies=["IPv4"], selector={"k8s-app": "mine"}))
-    await own.add(DNS)
-    await own.drop(DNS_SERVICE)
+    await own.add_service(DNS)
+    await own.delete_service(DNS_SERVICE)
     (found,) = await items(here, SYSTEM)
     assert found["spec"]["selector"] == {"k8s-app": "mine"}
     await here.send("DELETE", f"{SYSTEM}/kube-dns")
-    await own.add(DNS)
+    await own.add_service(DNS)
     assert await addresses(here, SYSTEM) == {"kube-dns": "10.96.0.10"}
-    await own.drop(DNS_SERVICE)
+    await own.delete_service(DNS_SERVICE)
     assert await items(here, SYSTEM) == []
 
 
@@ -97,16 +97,16 @@ async def test_a_service_of_others_is_left_alone_and_ours_goes_when_it_is_not_wa
     ],
 )
 def test_where_others_reach_what_listens(bound: tuple[str, ...], version: int, expected: ReachableAddress) -> None:
-    assert reachable_address(bound, ("192.0.2.1", "2001:db8::1"), version) == expected
+    assert find_reachable_address(bound, ("192.0.2.1", "2001:db8::1"), version) == expected
 
 
 def test_a_machine_without_an_address_is_reached_nowhere() -> None:
-    assert reachable_address(("127.0.0.1",), (), 4) is None
-    assert reachable_address(("10.0.0.5",), (), 4) == ReachableAddress("10.0.0.5", inner=False)
+    assert find_reachable_address(("127.0.0.1",), (), 4) is None
+    assert find_reachable_address(("10.0.0.5",), (), 4) == ReachableAddress("10.0.0.5", inner=False)
 
 
 def test_dns_does_not_ask_itself_where_resolv_conf_names_its_service() -> None:
     other, elsewhere = UpstreamServer("192.0.2.53", 53), UpstreamServer("192.0.2.1", 5353)
     ours = (UpstreamServer("10.96.0.10", 53), UpstreamServer("192.0.2.1", 53))
     settings = Settings(inner=("192.0.2.1",), service="10.96.0.10")
-    assert without_ourselves(settings, (other, *ours, elsewhere)) == (other, elsewhere)
+    assert drop_own_servers(settings, (other, *ours, elsewhere)) == (other, elsewhere)

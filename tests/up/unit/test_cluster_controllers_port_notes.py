@@ -24,7 +24,7 @@ def notes(here: Here) -> dict[str, str]:
 
 
 async def repair(here: Here, fence: Check = STANDING) -> dict[str, str]:
-    await PortNoteRepair(here.registry.fenced(fence)).step()
+    await PortNoteRepair(here.registry.with_fence(fence)).step()
     return notes(here)
 
 

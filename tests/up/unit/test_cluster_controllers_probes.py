@@ -17,12 +17,12 @@ from tests.up.unit.up_here import up
 
 from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
-from vipwire_up.controllers.endpoints.workloads import merge_conditions, run_workload
+from vipwire_up.controllers.endpoints.workloads import merge_conditions, start_workload
 from vipwire_up.nodes.heartbeat import Heartbeat
 from vipwire_up.nodes.node import OWN, PROBES
 from vipwire_up.nodes.objects import LocalObjects, RemoteObjects
-from vipwire_up.readiness_probes.probe import ask
-from vipwire_up.readiness_probes.probes import NO_COMMANDS, RESOURCES, Prober, Probes, Verdict, local_probes
+from vipwire_up.readiness_probes.probe import run_probe
+from vipwire_up.readiness_probes.probes import NO_COMMANDS, RESOURCES, Prober, Probes, Verdict, build_local_probes
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ def pod(address: str = "127.0.0.1", probe: dict[str, Any] | None = None, port: i
 
 
 def workloads(folder: Path) -> AbstractAsyncContextManager[Here]:
-    return cluster(folder, hooks=(partial(run_workload, clock),))
+    return cluster(folder, hooks=(partial(start_workload, clock),))
 
 
 def ready(value: dict[str, Any]) -> list[str]:
@@ -94,7 +94,7 @@ def test_answers_count_in_rows() -> None:
     verdict = Verdict({"successThreshold": 2, "failureThreshold": 3})
     seen = []
     for good in (True, True, False, False, True, False, False, False, True, True):
-        verdict.hear(good=good)
+        verdict.record_result(good=good)
         seen.append(verdict.good)
     assert seen == [None, True, True, True, True, True, True, False, False, True]
 
@@ -138,7 +138,7 @@ async def served(answer: Callable[[web.Request], Awaitable[web.Response]]) -> As
 async def test_what_a_probe_asks(probe: dict[str, Any], status: int, problem: str) -> None:
     async with answering(status) as port:
         value = pod(port=port) | {"status": {"podIP": "127.0.0.1"}}
-        said = await ask({"timeoutSeconds": 20} | probe, value, "web")
+        said = await run_probe({"timeoutSeconds": 20} | probe, value, "web")
     assert (problem in said) if problem else (said == "")
 
 
@@ -166,14 +166,14 @@ async def test_a_probe_follows_redirects_of_the_pod_to_itself(location: str, pro
 
     async with served(answer) as port:
         value = pod(port=port) | {"status": {"podIP": "127.0.0.1"}}
-        said = await ask({"timeoutSeconds": 20, "httpGet": {"port": port}}, value, "web")
+        said = await run_probe({"timeoutSeconds": 20, "httpGet": {"port": port}}, value, "web")
     assert (problem in said) if problem else (said == "")
 
 
 def test_nobody_there_and_a_command_that_takes_too_long() -> None:
     value = pod() | {"status": {"podIP": "127.0.0.1"}}
-    assert "refused" in asyncio.run(ask({"timeoutSeconds": 20, "tcpSocket": {"port": 1}}, value, "web")).lower()
-    said = asyncio.run(ask({"timeoutSeconds": 1, "exec": {"command": ["sleep", "60"]}}, value, "web"))
+    assert "refused" in asyncio.run(run_probe({"timeoutSeconds": 20, "tcpSocket": {"port": 1}}, value, "web")).lower()
+    said = asyncio.run(run_probe({"timeoutSeconds": 1, "exec": {"command": ["sleep", "60"]}}, value, "web"))
     assert said == "no answer within 1 s"
 
 
@@ -188,7 +188,7 @@ async def until_ready(here: Here, state: str) -> None:
 
 async def test_a_pod_is_ready_while_its_probe_is_good_and_an_event_tells_why_not(tmp_path: Path) -> None:
     async with workloads(tmp_path) as here, asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(local_probes(here.registry).run())
+        running = tasks.create_task(build_local_probes(here.registry).run())
         async with answering(200) as port:
             probe = {"httpGet": {"port": port, "path": "/healthz"}}
             made = await here.post(PODS, pod(probe=probe))
@@ -206,7 +206,7 @@ async def test_a_pod_is_ready_while_its_probe_is_good_and_an_event_tells_why_not
 
 async def test_commands_are_not_run_unless_allowed(tmp_path: Path) -> None:
     async with workloads(tmp_path) as here, asyncio.TaskGroup() as tasks:
-        running = tasks.create_task(local_probes(here.registry).run())
+        running = tasks.create_task(build_local_probes(here.registry).run())
         mark = tmp_path / "mark"
         await here.post(PODS, pod(probe={"exec": {"command": ["touch", str(mark)]}}))
         while True:
@@ -237,13 +237,15 @@ async def until_states(api: Here, /, **wanted: str) -> None:
 
 async def test_a_machine_probes_its_own_pods_and_the_elected_one_the_others(tmp_path: Path) -> None:
     async with workloads(tmp_path) as here, answering(200) as port, asyncio.TaskGroup() as tasks:
-        await Heartbeat(LocalObjects(here.registry, "test"), "n1", lambda: ([], OWN_PROBES), here.clock).declare()
+        await Heartbeat(
+            LocalObjects(here.registry, "test"), "n1", lambda: ([], OWN_PROBES), here.clock
+        ).declare_node()
         for name, node in (("here", "n1"), ("there", "n2"), ("nowhere", "")):
             await here.post(PODS, placed(name, node, port))
-        machine = tasks.create_task(local_probes(here.registry, Prober("n1")).run())
+        machine = tasks.create_task(build_local_probes(here.registry, Prober("n1")).run())
         await until_states(here, here="True", there="False", nowhere="False")
         machine.cancel()
-        elected = tasks.create_task(local_probes(here.registry).run())
+        elected = tasks.create_task(build_local_probes(here.registry).run())
         await until_states(here, here="True", there="True", nowhere="True")
         elected.cancel()
 
@@ -252,7 +254,7 @@ async def test_a_machine_that_joined_probes_with_the_rights_of_its_role(tmp_path
     async with up(tmp_path, node="n1") as api, answering(200) as port, asyncio.TaskGroup() as tasks:
         access = load_access(tmp_path / "node.kubeconfig")
         async with RemoteObjects(access, "test") as objects:
-            await Heartbeat(objects, "n2", lambda: ([], OWN_PROBES), clock).declare()
+            await Heartbeat(objects, "n2", lambda: ([], OWN_PROBES), clock).declare_node()
             code, _ = await api.ask("POST", PODS, placed("there", "n2", port))
             assert code == 201
             machine = Probes(objects, ApiSource(access, RESOURCES).run, clock, Prober("n2"))
@@ -266,9 +268,9 @@ async def test_a_machine_that_joined_probes_with_the_rights_of_its_role(tmp_path
 async def test_the_elected_one_probes_for_a_machine_that_is_not_ready_or_does_not_probe(tmp_path: Path) -> None:
     async with workloads(tmp_path) as here:
         heartbeat = Heartbeat(LocalObjects(here.registry, "test"), "n1", lambda: ([], OWN_PROBES), here.clock)
-        await heartbeat.declare()
+        await heartbeat.declare_node()
         async with asyncio.TaskGroup() as tasks:
-            running = tasks.create_task(local_probes(here.registry).run())
+            running = tasks.create_task(build_local_probes(here.registry).run())
             async with answering(200) as port:
                 await here.post(PODS, placed("here", "n1", port))
                 await here.post(PODS, placed("other", "", port))

@@ -18,9 +18,9 @@ from vipwire_up.controllers.endpoints.topology import (
     NO_ZONE,
     NodeFacts,
     Shares,
-    divide,
-    node_facts,
-    shares,
+    assign_zone_hints,
+    compute_zone_shares,
+    read_node_facts,
 )
 
 AUTO = {"service.kubernetes.io/topology-mode": "Auto"}
@@ -47,7 +47,7 @@ def hinted(endpoints: list[dict[str, Any]]) -> list[str]:
     ],
 )
 def test_shares_of_zones(nodes: list[tuple[str, float | None]], expected: Shares) -> None:
-    assert shares(NodeFacts(*each) for each in nodes) == expected
+    assert compute_zone_shares(NodeFacts(*each) for each in nodes) == expected
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_shares_of_zones(nodes: list[tuple[str, float | None]], expected: Shares
 )
 def test_what_counts_of_a_node(node: dict[str, Any], expected: NodeFacts) -> None:
     status = {"conditions": [{"type": "Ready", "status": "True"}]} | node
-    assert node_facts({"metadata": {"labels": {ZONE: "a"}}, "status": status}) == expected
+    assert read_node_facts({"metadata": {"labels": {ZONE: "a"}}, "status": status}) == expected
     labels = {ZONE: "a", "node-role.kubernetes.io/control-plane": ""}
-    assert node_facts({"metadata": {"labels": labels}, "status": status}).cpus is None
+    assert read_node_facts({"metadata": {"labels": labels}, "status": status}).cpus is None
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,15 @@ def test_what_counts_of_a_node(node: dict[str, Any], expected: NodeFacts) -> Non
 )
 def test_endpoints_are_divided_or_it_is_said_why_not(zones: str, problem: str, expected: list[str]) -> None:
     endpoints = [endpoint(number, zone) for number, zone in enumerate(zones)]
-    assert divide(endpoints, Shares({"a": 0.5, "b": 0.5})) == problem
+    assert assign_zone_hints(endpoints, Shares({"a": 0.5, "b": 0.5})) == problem
     assert sorted(hinted(endpoints)) == expected
 
 
 @given(st.lists(st.tuples(ZONES, st.booleans()), max_size=40), st.lists(st.integers(1, 64), min_size=3, max_size=3))
 def test_no_zone_has_too_few_and_none_gives_without_need(listed: list[tuple[str, bool]], cpus: list[int]) -> None:
     endpoints = [endpoint(number, zone, ready=ready) for number, (zone, ready) in enumerate(listed)]
-    known = shares(NodeFacts(zone, count) for zone, count in zip("abc", cpus, strict=True))
-    problem = divide(endpoints, known)
+    known = compute_zone_shares(NodeFacts(zone, count) for zone, count in zip("abc", cpus, strict=True))
+    problem = assign_zone_hints(endpoints, known)
     found = [zone for each, zone in zip(endpoints, hinted(endpoints), strict=True) if each["conditions"]["ready"]]
     if problem:
         assert set(found) <= {""}

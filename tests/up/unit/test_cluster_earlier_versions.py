@@ -19,7 +19,7 @@ from tests.up.unit.up_here import up
 from vipwire_up.api.serving.authorization import User
 from vipwire_up.joining import join as joining
 from vipwire_up.joining.enrolment import Enrolment
-from vipwire_up.joining.manage import delete_token, dismiss, say_goodbye
+from vipwire_up.joining.manage import delete_token, remove_machine, report_departure
 from vipwire_up.joining.membership import Folder
 
 pytestmark = pytest.mark.slow
@@ -83,11 +83,11 @@ async def test_what_machines_and_servers_say_is_what_earlier_versions_say(
         token, pinned = await words_for(here, tmp_path / "up")
         said.clear()
         folder = Folder(tmp_path / "there")
-        member = await joining.join(folder, here.url, token, pinned, "n2")
-        await joining.sign(folder, folder.node, folder.access(here.url), "n2")
+        member = await joining.join_cluster(folder, here.url, token, pinned, "n2")
+        await joining.request_certificate(folder, folder.node, folder.access_to(here.url), "n2")
         _, secret = await here.ask("GET", "/api/v1/namespaces/kube-system/secrets/vipwire-machine-n2")
-        await say_goodbye(folder, member)
-        await dismiss(admin(tmp_path / "up"), "n3")
+        await report_departure(folder, member)
+        await remove_machine(admin(tmp_path / "up"), "n3")
         await delete_token(admin(tmp_path / "up"), token, keep_machines=False)
     rows = [(name, base64.b64decode(text).decode()) for name, text in sorted(secret["data"].items())]
     lines = sorted(f"{name}: {line}" for name, text in rows for line in text.splitlines())

@@ -8,7 +8,7 @@ from tests.up.unit.cluster_here import cluster
 
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.small_kinds import LEASES
-from vipwire_up.api.objects.object import key_of, readable
+from vipwire_up.api.objects.object import decode_damaged_record, key_of
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.controllers.election import CAREFUL, NAME, QUICK, Election, Pace, Pacing
@@ -20,7 +20,7 @@ SYSTEM = "kube-system"
 
 def lease(registry: Registry) -> Object:
     record = registry.store.read(key_of(LEASES, SYSTEM, NAME))
-    found: Object = readable(record)["spec"] if record else {}
+    found: Object = decode_damaged_record(record)["spec"] if record else {}
     return found
 
 

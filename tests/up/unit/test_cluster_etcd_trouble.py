@@ -18,7 +18,7 @@ from tests.up.unit.up_here import Up, up
 
 from vipwire.errors import ConfigError
 from vipwire_up.credentials.ca import Authority, CertificatePair
-from vipwire_up.migrate_store import to_etcd, to_sqlite
+from vipwire_up.migrate_store import copy_to_etcd, copy_to_sqlite
 from vipwire_up.store.etcd.client import CertificateError
 from vipwire_up.store.etcd.settings import EtcdSettings, read_settings
 from vipwire_up.store.record import CompactedError, Record, StoreError, StoreFullError
@@ -129,7 +129,10 @@ async def test_an_etcd_that_has_gone_back_is_read_again_and_its_watchers_are_tol
 def certified(folder: Path, when: datetime) -> tuple[Tls, CertificatePair]:
     """Make certificates for a member and for a client that are valid from a time on, for a year."""
     authority = Authority(folder, when)
-    server, client = authority.server(["127.0.0.1"]), authority.client("client", "vipwire", ())
+    server, client = (
+        authority.issue_server_certificate(["127.0.0.1"]),
+        authority.issue_client_certificate("client", "vipwire", ()),
+    )
     return Tls(server, client, authority.pair.certificate), client
 
 
@@ -270,7 +273,7 @@ async def test_objects_move_to_etcd_and_back(one: Etcd, tmp_path: Path) -> None:
             await found.ask("DELETE", f"{MAPS}/one")
         await found.ask("POST", MAPS, ONE)
         _, before = await found.ask("GET", f"{MAPS}/one")
-    assert await to_etcd(folder, given, now) > 5
+    assert await copy_to_etcd(folder, given, now) > 5
     await cannot_begin(folder, None)
     async with server(folder, given) as found:
         _, moved = await found.ask("GET", f"{MAPS}/one")
@@ -278,8 +281,8 @@ async def test_objects_move_to_etcd_and_back(one: Etcd, tmp_path: Path) -> None:
         assert revision_of(moved) > revision_of(before)
         await found.serves_others()
         with pytest.raises(StoreError, match="n0: its API server runs"):
-            await to_sqlite(folder, given, now)
-    await to_sqlite(folder, given, now)
+            await copy_to_sqlite(folder, given, now)
+    await copy_to_sqlite(folder, given, now)
     await cannot_begin(folder, given)
     async with server(folder, None) as found:
         _, back = await found.ask("GET", f"{MAPS}/one")

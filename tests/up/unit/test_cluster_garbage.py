@@ -14,8 +14,8 @@ from vipwire_up.api.admission import AdmissionRequest, Admitted, Operation
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.service import SERVICES as SERVICE_KIND
 from vipwire_up.api.kinds.small_kinds import CONFIG_MAPS
-from vipwire_up.api.objects.errors import refused
-from vipwire_up.api.objects.object import encoder
+from vipwire_up.api.objects.errors import forbidden_object
+from vipwire_up.api.objects.object import value_encoder
 from vipwire_up.controllers.garbage_collector import GarbageCollector
 from vipwire_up.store.record import Key, Write
 
@@ -180,7 +180,7 @@ class Addresses:
         if attempt.operation is not Operation.CREATE or attempt.new is None:
             return None
         if attempt.name == "no":
-            raise refused("services", "no", "the hook does not want it")
+            raise forbidden_object("services", "no", "the hook does not want it")
         address = f"10.0.0.{len(self.given) + 1}"
         attempt.new["spec"] |= {"clusterIP": address, "clusterIPs": [address]}
         self.given.append(address)
@@ -190,7 +190,8 @@ class Addresses:
             "metadata": {"name": address, "namespace": "default", "uid": "-"},
         }
         return Admitted(
-            (Write(Key(CONFIG_MAPS.id, "default", address), encoder(note), 0),), lambda: self.given.remove(address)
+            (Write(Key(CONFIG_MAPS.id, "default", address), value_encoder(note), 0),),
+            lambda: self.given.remove(address),
         )
 
 

@@ -21,14 +21,28 @@ from vipwire_up.api.kinds.node import NODES
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.kinds.small_kinds import LEASES, SECRETS
 from vipwire_up.api.serving.authorization import Role, User
-from vipwire_up.controllers.node_restriction import restrict_nodes
+from vipwire_up.controllers.node_restriction import refuse_writes_of_other_nodes
 from vipwire_up.credentials.machine_records import NAMESPACE
 from vipwire_up.joining import enrolment
 from vipwire_up.joining import join as joining
-from vipwire_up.joining.manage import create_token, delete_token, dismiss, list_certificates, list_tokens, say_goodbye
+from vipwire_up.joining.manage import (
+    create_token,
+    delete_token,
+    list_certificates,
+    list_tokens,
+    remove_machine,
+    report_departure,
+)
 from vipwire_up.joining.membership import Folder, Member, access_by_token, read_server
 from vipwire_up.joining.pinned import read_certificate
-from vipwire_up.joining.tokens import Token, accepts, delete_once, parse, read_secret, secret_of
+from vipwire_up.joining.tokens import (
+    Token,
+    build_token_secret,
+    delete_expired,
+    is_valid_token,
+    parse_token,
+    read_token_secret,
+)
 from vipwire_up.nodes.heartbeat import Heartbeat
 from vipwire_up.nodes.node import NODE_LEASES
 from vipwire_up.nodes.objects import LocalObjects, Objects, RemoteObjects
@@ -44,11 +58,11 @@ TOKEN = Token("abcdef", "0123456789abcdef", NOW + dt.timedelta(hours=1))
 
 @pytest.mark.parametrize("text", ["abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcdef0123456789abcdef", ""])
 def test_what_is_no_token_is_none(text: str) -> None:
-    assert parse(text) is None
+    assert parse_token(text) is None
 
 
 def test_a_tokens_secret_is_read_as_it_was_written() -> None:
-    assert read_secret(secret_of(TOKEN)) == TOKEN
+    assert read_token_secret(build_token_secret(TOKEN)) == TOKEN
 
 
 @pytest.mark.parametrize(
@@ -61,19 +75,19 @@ def test_a_tokens_secret_is_read_as_it_was_written() -> None:
     ],
 )
 def test_a_secret_that_is_odd_is_no_token(field: str, value: str) -> None:
-    secret = secret_of(TOKEN)
+    secret = build_token_secret(TOKEN)
     secret["data"][field] = value
-    assert read_secret(secret) is None
+    assert read_token_secret(secret) is None
 
 
 def test_a_token_is_good_for_its_time_and_its_use_only() -> None:
-    assert accepts(TOKEN, TOKEN.secret, NOW)
-    assert not accepts(TOKEN, TOKEN.secret, NOW + dt.timedelta(hours=1))
-    assert not accepts(TOKEN, TOKEN.secret[::-1], NOW)
-    assert not accepts(None, TOKEN.secret, NOW)
-    secret = secret_of(TOKEN)
+    assert is_valid_token(TOKEN, TOKEN.secret, NOW)
+    assert not is_valid_token(TOKEN, TOKEN.secret, NOW + dt.timedelta(hours=1))
+    assert not is_valid_token(TOKEN, TOKEN.secret[::-1], NOW)
+    assert not is_valid_token(None, TOKEN.secret, NOW)
+    secret = build_token_secret(TOKEN)
     secret["data"]["usage-bootstrap-authentication"] = "bm8="
-    assert not accepts(read_secret(secret), TOKEN.secret, NOW)
+    assert not is_valid_token(read_token_secret(secret), TOKEN.secret, NOW)
 
 
 @pytest.mark.parametrize("text", ["http://10.0.0.1:6443", "10.0.0.1:99999", "https://", "https://10.0.0.1/path"])
@@ -106,29 +120,29 @@ async def words_for(here: Up, folder: Path, *, servers: bool = False) -> tuple[s
 
 async def serves(folder: Folder, url: str, node: str) -> None:
     """Declare the Node Ready, as `vipwire join` does while it runs: then ingress:NAME counts."""
-    async with RemoteObjects(folder.access(url), "test") as objects:
-        await Heartbeat(objects, node, lambda: ([], {}), lambda: dt.datetime.now(dt.UTC)).beat()  # noqa: TID251  # a machine's
+    async with RemoteObjects(folder.access_to(url), "test") as objects:
+        await Heartbeat(objects, node, lambda: ([], {}), lambda: dt.datetime.now(dt.UTC)).renew_once()  # noqa: TID251  # a machine's
 
 
 async def test_a_machine_joins_with_a_token_and_is_itself_from_then_on(tmp_path: Path) -> None:
     async with up(tmp_path / "up") as here:
         token, pinned = await words_for(here, tmp_path / "up")
         folder = Folder(tmp_path / "there")
-        member = await joining.join(folder, here.url, token, pinned, "n2")
-        assert folder.member() == member == Member("n2", (here.url,))
+        member = await joining.join_cluster(folder, here.url, token, pinned, "n2")
+        assert folder.read_member() == member == Member("n2", (here.url,))
         assert [path for path in folder.path.rglob("*") if path.is_file() and path.stat().st_mode & 0o077] == []
-        async with RemoteObjects(folder.access(here.url), "test") as objects:
+        async with RemoteObjects(folder.access_to(here.url), "test") as objects:
             assert await objects.read(NODES, "", "n2") is not None
             with pytest.raises(ApiError, match='User "system:node:n2" cannot write it'):
                 await objects.create(NODES, "", {"metadata": {"name": "n3"}})
             with pytest.raises(ApiError, match="forbidden"):
                 await objects.list(SECRETS)
         before = folder.node.certificate.read_bytes()
-        await joining.sign(folder, folder.node, folder.access(here.url), "n2")
+        await joining.request_certificate(folder, folder.node, folder.access_to(here.url), "n2")
         assert folder.node.certificate.read_bytes() != before
         with pytest.raises(VipwireError, match='cannot get the certificate of Node "n3"'):
-            await joining.sign(folder, folder.node, folder.access(here.url), "n3")
-        await say_goodbye(folder, member)
+            await joining.request_certificate(folder, folder.node, folder.access_to(here.url), "n3")
+        await report_departure(folder, member)
         assert (await here.ask("GET", "/api/v1/nodes/n2"))[0] == 404
 
 
@@ -136,10 +150,10 @@ async def test_a_machine_has_another_kubeconfig_for_its_ingress_controller(tmp_p
     async with up(tmp_path / "up") as here:
         token, pinned = await words_for(here, tmp_path / "up")
         folder = Folder(tmp_path / "there")
-        await joining.join(folder, here.url, token, pinned, "n2")
+        await joining.join_cluster(folder, here.url, token, pinned, "n2")
         await serves(folder, here.url, "n2")
         folder.write_kubeconfigs(here.url)
-        assert folder.port() == int(here.url.rpartition(":")[2])
+        assert folder.relay_port() == int(here.url.rpartition(":")[2])
         backend = {"service": {"name": "web", "port": {"number": 80}}}
         spec = {"tls": [{"secretName": "cert"}], "defaultBackend": backend}
         assert (await here.ask("POST", INGRESSES, {"metadata": {"name": "site"}, "spec": spec}))[0] == 201
@@ -150,16 +164,20 @@ async def test_a_machine_has_another_kubeconfig_for_its_ingress_controller(tmp_p
             with pytest.raises(ApiError, match='User "ingress:n2" cannot list resource "nodes"'):
                 await objects.list(NODES)
         with pytest.raises(VipwireError, match='cannot get the certificate of Node "n3"'):
-            await joining.sign(folder, folder.ingress, folder.access(here.url), "n3")
+            await joining.request_certificate(folder, folder.ingress, folder.access_to(here.url), "n3")
         with pytest.raises(VipwireError, match='cannot get the certificate of Node "n2"'):
-            await joining.sign(folder, folder.ingress, access_by_token(here.url, token, authority(folder)), "n2")
+            await joining.request_certificate(
+                folder, folder.ingress, access_by_token(here.url, token, authority(folder)), "n2"
+            )
 
 
 async def refused(folder: Folder, url: str) -> list[int]:
     """Ask with each certificate of a machine; give the codes of those that are refused."""
     found = []
     for part in folder.parts:
-        access = dataclasses.replace(folder.access(url), certificate=ClientFiles(part.certificate, part.key, "there"))
+        access = dataclasses.replace(
+            folder.access_to(url), certificate=ClientFiles(part.certificate, part.key, "there")
+        )
         async with RemoteObjects(access, "test") as objects:
             try:
                 await objects.list(SERVICES)
@@ -174,17 +192,17 @@ async def test_who_has_left_is_refused_until_it_joins_again(tmp_path: Path, *, b
     async with up(tmp_path / "up") as here:
         token, pinned = await words_for(here, tmp_path / "up")
         folder, kept = Folder(tmp_path / "there"), Folder(tmp_path / "kept")
-        member = await joining.join(folder, here.url, token, pinned, "n2")
+        member = await joining.join_cluster(folder, here.url, token, pinned, "n2")
         await serves(folder, here.url, "n2")
         shutil.copytree(folder.path, kept.path)
         other = Folder(tmp_path / "other")
-        await joining.join(other, here.url, token, pinned, "n3")
+        await joining.join_cluster(other, here.url, token, pinned, "n3")
         await serves(other, here.url, "n3")
-        await (dismiss(admin(tmp_path / "up"), "n2") if by_admin else say_goodbye(folder, member))
+        await (remove_machine(admin(tmp_path / "up"), "n2") if by_admin else report_departure(folder, member))
         assert await refused(kept, here.url) == [401, 401]
         assert await refused(other, here.url) == []
-        folder.forget()
-        await joining.join(folder, here.url, token, pinned, "n2")
+        folder.delete_files()
+        await joining.join_cluster(folder, here.url, token, pinned, "n2")
         await serves(folder, here.url, "n2")
         assert await refused(folder, here.url) == []
         assert await refused(kept, here.url) == [401, 401]
@@ -199,15 +217,15 @@ async def test_a_machine_withdraws_its_own_certificates_only(tmp_path: Path) -> 
         token, pinned = await words_for(here, tmp_path / "up")
         folders = [Folder(tmp_path / name) for name in ("n2", "n3")]
         for folder in folders:
-            await joining.join(folder, here.url, token, pinned, folder.path.name)
+            await joining.join_cluster(folder, here.url, token, pinned, folder.path.name)
             await serves(folder, here.url, folder.path.name)
-        path, strange = "/vipwire.io/v1/departures", folders[1].certificates()
-        async with RemoteObjects(folders[0].access(here.url), "test") as objects:
-            await objects.ask("POST", path, {"node": "n3", "certificates": [*strange, "none", 7]})
+        path, strange = "/vipwire.io/v1/departures", folders[1].read_certificates()
+        async with RemoteObjects(folders[0].access_to(here.url), "test") as objects:
+            await objects.send_request("POST", path, {"node": "n3", "certificates": [*strange, "none", 7]})
         assert [await refused(folder, here.url) for folder in folders] == [[401, 401], []]
         async with RemoteObjects(load_access(tmp_path / "up/view.kubeconfig"), "test") as objects:
             with pytest.raises(ApiError, match="cannot remove a machine: the user is not a machine"):
-                await objects.ask("POST", path, {"node": "n3"})
+                await objects.send_request("POST", path, {"node": "n3"})
         odd_ones: tuple[Any, ...] = ({}, {"node": "N_3"}, [])
         for odd in odd_ones:
             assert (await here.ask("POST", path, odd))[0] == 400
@@ -219,10 +237,10 @@ async def test_a_certificate_that_is_not_noted_is_refused_too_when_its_machine_l
     async with up(tmp_path / "up") as here:
         token, pinned = await words_for(here, tmp_path / "up")
         folder = Folder(tmp_path / "there")
-        member = await joining.join(folder, here.url, token, pinned, "n2")
+        member = await joining.join_cluster(folder, here.url, token, pinned, "n2")
         path = f"/api/v1/namespaces/{NAMESPACE}/secrets/vipwire-machine-n2"
         assert (await here.ask("DELETE", path))[0] == 200  # as if an earlier version had signed them
-        await say_goodbye(folder, member)
+        await report_departure(folder, member)
         assert await refused(folder, here.url) == [401, 401]
 
 
@@ -231,12 +249,12 @@ async def test_who_joins_under_the_name_of_an_earlier_machine_takes_its_place(tm
         token, pinned = await words_for(here, tmp_path / "up")
         folders = [Folder(tmp_path / name) for name in ("there", "replaced")]
         for folder in folders:  # the Node is not Ready: no machine runs
-            await joining.join(folder, here.url, token, pinned, "n2")
+            await joining.join_cluster(folder, here.url, token, pinned, "n2")
         await serves(folders[1], here.url, "n2")
         assert await refused(folders[0], here.url) == [401, 401]
         assert await refused(folders[1], here.url) == []
         with pytest.raises(VipwireError, match="or another machine joined under its name"):
-            await joining.sign(folders[0], folders[0].node, folders[0].access(here.url), "n2")
+            await joining.request_certificate(folders[0], folders[0].node, folders[0].access_to(here.url), "n2")
 
 
 @pytest.mark.attack
@@ -249,18 +267,18 @@ async def test_a_token_is_good_for_so_many_machines_and_a_machine_has_so_many_ce
         token, pinned = await words_for(here, tmp_path / "up")
         other, _ = await words_for(here, tmp_path / "up")
         for name in ("n2", "n3"):
-            member = await joining.join(Folder(tmp_path / name), here.url, token, pinned, name)
-        await say_goodbye(Folder(tmp_path / "n3"), member)  # it counts on
+            member = await joining.join_cluster(Folder(tmp_path / name), here.url, token, pinned, name)
+        await report_departure(Folder(tmp_path / "n3"), member)  # it counts on
         with pytest.raises(VipwireError, match="2 machines have joined with this token: create another token"):
-            await joining.join(Folder(tmp_path / "n4"), here.url, token, pinned, "n4")
+            await joining.join_cluster(Folder(tmp_path / "n4"), here.url, token, pinned, "n4")
         assert (await here.ask("GET", "/api/v1/nodes/n4"))[0] == 404
-        await joining.join(Folder(tmp_path / "n4"), here.url, other, pinned, "n4")
+        await joining.join_cluster(Folder(tmp_path / "n4"), here.url, other, pinned, "n4")
         folder = Folder(tmp_path / "n2")
         for _ in range(2):
-            await joining.sign(folder, folder.node, folder.access(here.url), "n2")
+            await joining.request_certificate(folder, folder.node, folder.access_to(here.url), "n2")
         for part in folder.parts:
             with pytest.raises(VipwireError, match='Node "n2" has 4 certificates that have not expired'):
-                await joining.sign(folder, part, folder.access(here.url), "n2")
+                await joining.request_certificate(folder, part, folder.access_to(here.url), "n2")
         assert len([line for line in await list_certificates(admin(tmp_path / "up")) if ":n2 " in line]) == 4
 
 
@@ -276,22 +294,22 @@ async def test_who_may_not_join_is_told_why(tmp_path: Path) -> None:
             (token, pinned, "N_2", "where NAME can name a Node"),
         ):
             with pytest.raises(VipwireError, match=why):
-                await joining.join(folder, here.url, wrong, hashed, node)
+                await joining.join_cluster(folder, here.url, wrong, hashed, node)
         with pytest.raises(VipwireError, match="only a token made with --server can"):
-            await joining.become_server(folder, here.url, token, pinned)
-        assert folder.member() is None
+            await joining.fetch_authority_key(folder, here.url, token, pinned)
+        assert folder.read_member() is None
         listed = list(await list_tokens(admin(tmp_path / "up")))
         assert [line.split()[0] for line in listed] == ["ID", token[:6]]
         assert token[7:] not in "".join(listed)
         await delete_token(admin(tmp_path / "up"), token)
         with pytest.raises(VipwireError, match="rejects the token"):
-            await joining.join(folder, here.url, token, pinned, "n2")
+            await joining.join_cluster(folder, here.url, token, pinned, "n2")
 
 
 async def test_a_server_to_be_gets_the_authority_with_its_key(tmp_path: Path) -> None:
     async with up(tmp_path / "up") as here:
         token, pinned = await words_for(here, tmp_path / "up", servers=True)
-        await joining.become_server(Folder(tmp_path / "there"), here.url, token, pinned)
+        await joining.fetch_authority_key(Folder(tmp_path / "there"), here.url, token, pinned)
         for name in ("ca.crt", "ca.key"):
             assert (tmp_path / "there/pki" / name).read_bytes() == (tmp_path / "up/pki" / name).read_bytes()
         assert (tmp_path / "there/pki/ca.key").stat().st_mode & 0o077 == 0
@@ -303,7 +321,7 @@ async def test_nobody_but_a_machine_to_be_gets_a_certificate(tmp_path: Path) -> 
     async with up(tmp_path / "up") as here:
         folder = Folder(tmp_path / "there")
         folder.prepare("")
-        body = {"request": folder.request(folder.node, "n2").public_bytes(Encoding.PEM).decode()}
+        body = {"request": folder.build_signing_request(folder.node, "n2").public_bytes(Encoding.PEM).decode()}
         code, answer = await here.ask("POST", "/vipwire.io/v1/certificates", body)  # an admin's own token
         assert (code, answer["reason"]) == (403, "Forbidden")
         token, pinned = await words_for(here, tmp_path / "up")
@@ -312,16 +330,16 @@ async def test_nobody_but_a_machine_to_be_gets_a_certificate(tmp_path: Path) -> 
         async with RemoteObjects(access, "test") as objects:
             for odd in odd_ones:
                 with pytest.raises(ApiError) as caught:
-                    await objects.ask("POST", "/vipwire.io/v1/certificates", odd)
+                    await objects.send_request("POST", "/vipwire.io/v1/certificates", odd)
                 assert caught.value.code == 400
         assert (await here.ask("GET", "/vipwire.io/v1/nothing"))[0] == 404
 
 
 def restricted(_store: Store) -> tuple[Admission, ...]:
-    return (restrict_nodes,)
+    return (refuse_writes_of_other_nodes,)
 
 
-HOOK = SentBy(restrict_nodes)
+HOOK = SentBy(refuse_writes_of_other_nodes)
 
 
 @pytest.mark.attack
@@ -379,8 +397,8 @@ async def test_tokens_whose_time_is_over_are_deleted(here: Here) -> None:
     code, _ = await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     assert code in (201, 409)
     objects = LocalObjects(here.registry, "test")
-    await objects.create(SECRETS, NAMESPACE, secret_of(TOKEN))
+    await objects.create(SECRETS, NAMESPACE, build_token_secret(TOKEN))
     await objects.create(SECRETS, NAMESPACE, {"metadata": {"name": "bootstrap-token-others"}})
     for now, left in ((NOW, 2), (NOW + dt.timedelta(days=1), 1)):
-        await delete_once(here.registry, now)
+        await delete_expired(here.registry, now)
         assert len(await objects.list(SECRETS, NAMESPACE)) == left

@@ -18,7 +18,7 @@ from vipwire.errors import ConfigError
 from vipwire.http_server.exchange import Exchange, Reply
 from vipwire.http_server.server import Serving
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.serving.accept import bind_all, choose_opening
+from vipwire_up.api.serving.accept import bind_all, plain_or_tls_opening
 from vipwire_up.credentials.keys import Keys
 from vipwire_up.credentials.revocation import Revoked, parse_revoked
 
@@ -66,7 +66,7 @@ async def serving(folder: Path, clock: Callable[[], datetime]) -> AsyncIterator[
 
     named = Serving(Naming(keys))
     (listener,) = await bind_all("127.0.0.1", 0)
-    named.listen(listener, choose_opening(keys.tls))
+    named.listen(listener, plain_or_tls_opening(keys.tls))
     served = Served(keys, named.ports[0])
     keys.write_kubeconfigs(served.url)
     try:
@@ -82,10 +82,10 @@ async def test_a_server_certificate_is_renewed_while_it_serves(tmp_path: Path) -
         pem = ssl.get_server_certificate
         address = ("127.0.0.1", int(served.url.rpartition(":")[2]))
         before = await asyncio.to_thread(pem, address)
-        await keys.renew()
+        await keys.renew_server_certificate()
         assert await asyncio.to_thread(pem, address) == before, "not before it is due"  # it is, at `now`
         clock.now = NOW
-        await keys.renew()
+        await keys.renew_server_certificate()
         after = x509.load_pem_x509_certificate((await asyncio.to_thread(pem, address)).encode())
         assert after.not_valid_after_utc == NOW + timedelta(days=30)
         assert await served.who(role="view", folder=tmp_path) == (200, "viewer")
@@ -98,7 +98,7 @@ async def test_a_clock_that_was_wrong_at_the_start_is_mended_while_it_runs(tmp_p
         with pytest.raises(aiohttp.ClientError):
             await served.who(folder=tmp_path)
         clock.now = NOW
-        await keys.renew()
+        await keys.renew_server_certificate()
         assert await served.who(role="admin", folder=tmp_path) == (200, "kubernetes-admin")
 
 
@@ -108,14 +108,14 @@ async def test_tokens_are_read_again(tmp_path: Path) -> None:
         old = tokens.read_text().partition(",")[0]
         assert await served.who(token=old, folder=tmp_path) == (200, "kubernetes-admin")
         tokens.write_text(f'{NEW},me,1,"vipwire:view"\n')
-        assert keys.read_again()
+        assert keys.read_credential_files()
         assert await served.who(token=old, folder=tmp_path) == (401, "")
         assert await served.who(token=NEW, folder=tmp_path) == (200, "me")
         tokens.write_text("broken\n")
-        keys.read_again()
+        keys.read_credential_files()
         assert await served.who(token=NEW, folder=tmp_path) == (200, "me"), "what it said before holds"
         tokens.unlink()
-        assert not keys.read_again()
+        assert not keys.read_credential_files()
         assert await served.who(token=NEW, folder=tmp_path) == (200, "me")
 
 
@@ -129,12 +129,12 @@ async def test_certificates_and_users_are_withdrawn(tmp_path: Path) -> None:
         assert await served.who(role="view", folder=stolen) == (200, "viewer")
         serial = x509.load_pem_x509_certificate((stolen / "pki/view.crt").read_bytes()).serial_number
         (tmp_path / "revoked").write_text(f"# stolen\nserial {serial:X}\n")
-        assert keys.read_again()
-        await keys.renew()
+        assert keys.read_credential_files()
+        await keys.renew_server_certificate()
         assert await served.who(role="view", folder=stolen) == (401, "")
         assert await served.who(role="view", folder=tmp_path) == (200, "viewer"), "it has been made anew"
         (tmp_path / "revoked").write_text("user viewer\n")
-        keys.read_again()
+        keys.read_credential_files()
         assert await served.who(role="view", folder=tmp_path) == (401, "")
         assert await served.who(role="node", folder=tmp_path) == (200, "system:kube-proxy")
 

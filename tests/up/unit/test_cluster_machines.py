@@ -27,8 +27,8 @@ async def machine(here: Here, name: str, seconds: int = 40) -> Heartbeat:
         LocalObjects(here.registry, "test"), name, lambda: ([], {}), here.clock, NameClaim(name, seconds)
     )
     await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
-    await found.declare()
-    await found.beat()
+    await found.declare_node()
+    await found.renew_once()
     return found
 
 
@@ -53,8 +53,8 @@ async def test_a_machine_is_ready_until_its_lease_is_over_and_again_when_it_is_b
     await pass_time(here, readiness, clock, 35)
     assert [(await ready(here, name))["status"] for name in ("long", "hand")] == ["Unknown", "True"]
     here.clock.move(seconds=45)
-    await short.beat()
-    await long.beat()
+    await short.renew_once()
+    await long.renew_once()
     await readiness.step(here.registry)
     await pass_time(here, readiness, clock, 4)
     assert [(await ready(here, name))["status"] for name in ("long", "short")] == ["True", "True"]
@@ -68,7 +68,7 @@ async def test_who_has_listened_all_the_time_judges_at_once_when_it_is_elected(h
     readiness = NodeReadiness(here.registry.store, clock=clock)
     await machine(here, "far", seconds=5)
     for _ in range(5):
-        await readiness.hear()
+        await readiness.record_renewals()
         clock.now += 1
     assert (await ready(here, "far"))["status"] == "True"
     await readiness.step(here.registry)
@@ -100,16 +100,16 @@ async def test_a_machine_that_is_alive_keeps_its_name_and_another_one_of_it_is_r
     clock = Clock()
     first, second = rivals(here, clock)
     await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
-    await first.beat()
+    await first.renew_once()
     with pytest.raises(NameStillHeldError, match="another machine was Node n1"):
-        await second.beat()
+        await second.renew_once()
     clock.now += 7
     with pytest.raises(NameStillHeldError):
-        await second.beat()
+        await second.renew_once()
     here.clock.move(seconds=7)
-    await first.beat()
+    await first.renew_once()
     with pytest.raises(NameTakenError, match="another running machine is Node n1"):
-        await second.beat()
+        await second.renew_once()
 
 
 @in_cluster()
@@ -117,23 +117,23 @@ async def test_a_machine_that_comes_back_after_another_took_its_name_is_refused(
     clock = Clock()
     first, second = rivals(here, clock)
     await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
-    await first.beat()
+    await first.renew_once()
     with pytest.raises(NameStillHeldError):
-        await second.beat()
+        await second.renew_once()
     clock.now += 7.9
-    assert first.holds()
+    assert first.holds_name()
     with pytest.raises(NameStillHeldError):
-        await second.beat()
+        await second.renew_once()
     clock.now += 0.1
-    assert not first.holds()
-    await second.beat()
+    assert not first.holds_name()
+    await second.renew_once()
     with pytest.raises(NameStillHeldError):
-        await first.beat()
-    assert (first.holds(), second.holds()) == (False, True)
+        await first.renew_once()
+    assert (first.holds_name(), second.holds_name()) == (False, True)
     here.clock.move(seconds=2)
-    await second.beat()
+    await second.renew_once()
     with pytest.raises(NameTakenError):
-        await first.beat()
+        await first.renew_once()
 
 
 @in_cluster()
@@ -142,25 +142,25 @@ async def test_a_name_whose_node_is_lost_is_free_at_once_unless_its_machine_was_
     first, second = rivals(here, clock)
     await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "kube-node-lease"}})
     readiness = NodeReadiness(here.registry.store, clock=clock)
-    await first.beat()
+    await first.renew_once()
     await pass_time(here, readiness, clock, 9)
     assert (await ready(here, "n1"))["reason"] == "NodeStatusUnknown"
-    await second.beat()
-    assert second.holds()
+    await second.renew_once()
+    assert second.holds_name()
     await pass_time(here, readiness, clock, 9)
     assert (await ready(here, "n1"))["reason"] == "NodeStatusUnknown"
     here.clock.move(seconds=9)
     lease = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/n1"
     assert (await here.send("PATCH", lease, {"spec": {"leaseTransitions": 9}}, patch="merge-patch+json"))[0] == 200
     with pytest.raises(NameStillHeldError):  # the second was heard, and has not declared its Node yet
-        await first.beat()
+        await first.renew_once()
 
 
 @in_cluster()
 async def test_a_node_that_somebody_deletes_is_made_again(here: Here) -> None:
     found = await machine(here, "gone")
     assert (await here.send("DELETE", "/api/v1/nodes/gone"))[0] == 200
-    await found.beat()
+    await found.renew_once()
     assert (await ready(here, "gone"))["status"] == "True"
 
 
@@ -195,7 +195,7 @@ async def test_the_endpoints_on_a_machine_that_is_lost_leave_and_come_back(tmp_p
         await pass_time(here, readiness, clock, 5)
         assert await ready_ones(here, controller) == {"10.1.0.6"}
         here.clock.move(seconds=5)
-        await there.beat()
+        await there.renew_once()
         assert await ready_ones(here, controller) == {"10.1.0.5", "10.1.0.6"}
 
 
@@ -222,7 +222,7 @@ async def test_a_renewal_checks_the_node_seldom_but_after_a_late_or_refused_one_
             before, clock.now = objects.reads, clock.now + each
             here.clock.move(seconds=each)
             await beating.renew()
-            assert beating.holds()
+            assert beating.holds_name()
             found.append(objects.reads > before)
         return found
 

@@ -20,7 +20,7 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 async def declare(here: Here, address: str) -> None:
     addresses = [{"type": "InternalIP", "address": address}]
-    await Heartbeat(LocalObjects(here.registry, "test"), "here", lambda: (addresses, {}), here.clock).declare()
+    await Heartbeat(LocalObjects(here.registry, "test"), "here", lambda: (addresses, {}), here.clock).declare_node()
 
 
 @in_cluster()

@@ -16,7 +16,7 @@ from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.serving.authorization import Role, User
-from vipwire_up.controllers.node_restriction import restrict_nodes
+from vipwire_up.controllers.node_restriction import refuse_writes_of_other_nodes
 from vipwire_up.joining import join as joining
 from vipwire_up.joining.manage import create_token
 from vipwire_up.joining.membership import Folder
@@ -118,7 +118,7 @@ async def refused(act: Act, objects: Objects) -> bool:
 
 async def tried(folder: Path, acts: dict[str, Act], caller: User | None) -> dict[str, bool]:
     """Try each; tell which of them were refused."""
-    hook = SentBy(restrict_nodes)
+    hook = SentBy(refuse_writes_of_other_nodes)
     async with cluster(folder, make_hooks=lambda _: (hook,)) as here:
         objects = LocalObjects(here.registry, "test")
         for name in (SYSTEM, "default"):
@@ -195,10 +195,10 @@ async def test_a_machines_certificate_writes_no_status_of_another_machines_pod(t
         words = (await create_token(admin, 60, servers=False, description="a test's")).split()
         token, pinned = words[words.index("--token") + 1], words[words.index("--ca-hash") + 1]
         folder = Folder(tmp_path / "there")
-        await joining.join(folder, here.url, token, pinned, "n1")
+        await joining.join_cluster(folder, here.url, token, pinned, "n1")
         for name, node in (("own", "n1"), ("foreign", "n2")):
             assert (await here.ask("POST", "/api/v1/namespaces/default/pods", pod(name, node)))[0] == 201
-        async with RemoteObjects(folder.access(here.url), "hostile") as objects:
+        async with RemoteObjects(folder.access_to(here.url), "hostile") as objects:
             await ready("own")(objects)
             with pytest.raises(ApiError, match='User "system:node:n1" cannot write it: a machine may write its own'):
                 await ready("foreign")(objects)

@@ -15,7 +15,7 @@ from tests.up.unit.controllers_here import PODS
 from vipwire.errors import ConfigError
 from vipwire_up.controllers.hooks import refuse_commands
 from vipwire_up.readiness_probes.commands import RunAs, run_command
-from vipwire_up.readiness_probes.probe import ask
+from vipwire_up.readiness_probes.probe import run_probe
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ def wait_for_end_of(word: str) -> None:
 
 
 def asked(command: list[str], who: RunAs | None = None, **probe: Any) -> str:
-    return asyncio.run(ask({"exec": {"command": command}} | probe, {}, "web", who))
+    return asyncio.run(run_probe({"exec": {"command": command}} | probe, {}, "web", who))
 
 
 def test_a_command_that_is_too_slow_ends_with_all_that_it_has_started() -> None:
@@ -99,7 +99,7 @@ def test_what_cannot_be_started_is_a_bad_answer() -> None:
 
 @as_root
 def test_a_command_runs_as_the_user_that_is_named() -> None:
-    who = RunAs.named("nobody")
+    who = RunAs.user_named("nobody")
     checks = 'test "$(id -u)" = "$1" && test "$(id -G)" = "$2" && test "$USER" = nobody && test -z "$HIDDEN"'
     os.environ["HIDDEN"] = "x"
     try:
@@ -112,7 +112,7 @@ def test_a_command_runs_as_the_user_that_is_named() -> None:
 
 def test_a_user_that_is_not_there_is_told() -> None:
     with pytest.raises(ConfigError, match="--exec-probes-user nobody-here: this machine has no such user"):
-        RunAs.named("nobody-here")
+        RunAs.user_named("nobody-here")
 
 
 def pod(*command: str, name: str = "a", **labels: str) -> dict[str, Any]:

@@ -29,9 +29,9 @@ from vipwire_up.api.registry import FencedRegistry, Registry
 from vipwire_up.controllers.allocation.ranges import port_range
 from vipwire_up.controllers.election import Election
 from vipwire_up.controllers.hooks import Ranges
-from vipwire_up.controllers.own_services import OwnServices, api_service
-from vipwire_up.joining.join import join
-from vipwire_up.joining.manage import create_token, dismiss
+from vipwire_up.controllers.own_services import OwnServices, build_api_service
+from vipwire_up.joining.join import join_cluster
+from vipwire_up.joining.manage import create_token, remove_machine
 from vipwire_up.joining.membership import Folder
 from vipwire_up.nodes.name_claim import NameTakenError, server_identity
 from vipwire_up.nodes.objects import RemoteObjects
@@ -281,7 +281,7 @@ async def test_servers_that_differ_about_a_slice_do_not_write_as_fast_as_they_ca
         for name in ("default", "kube-system"):
             await registry.create(NAMESPACES, "", {"metadata": {"name": name}}, Options())
         own = OwnServices(registry, clock=lambda: seconds[0])
-        await own.add(api_service(("192.0.2.1",), 6443, "n1"))
+        await own.add_service(build_api_service(("192.0.2.1",), 6443, "n1"))
         await own.step()
         place = key_of(ENDPOINT_SLICES, "default", "kubernetes-n1")
         await registry.delete(ENDPOINT_SLICES, "default", "kubernetes-n1", options=Options())
@@ -343,8 +343,8 @@ async def test_a_machine_that_left_at_one_server_is_refused_at_all(etcd: Etcd, t
         words = (await create_token(access, 60, servers=False, description="")).split()
         folder = Folder(tmp_path / "there")
         token, pinned = words[words.index("--token") + 1], words[words.index("--ca-hash") + 1]
-        await join(folder, found[0].url, token, pinned, "n2")
-        async with RemoteObjects(folder.access(found[1].url), "test") as objects:
+        await join_cluster(folder, found[0].url, token, pinned, "n2")
+        async with RemoteObjects(folder.access_to(found[1].url), "test") as objects:
             assert await objects.list(NODES)
-            await dismiss(access, "n2")
+            await remove_machine(access, "n2")
             await until_refused(objects)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.up.unit.cluster_here import running
 
-from vipwire_up.store.backup import SKIPPED, backup, restore
+from vipwire_up.store.backup import SKIPPED, back_up_store, restore_store
 from vipwire_up.store.database import FILE_NAME, Database
 from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.record import (
@@ -236,12 +236,12 @@ def test_a_backup_of_a_store_in_use_is_restored_elsewhere_and_over_a_damaged_one
     async def scenario() -> None:
         async with running(opened(here)) as store:
             await store.write(put("a"))
-            assert await asyncio.to_thread(backup, here, copy) == 1
+            assert await asyncio.to_thread(back_up_store, here, copy) == 1
             await store.write(put("b"))
 
     asyncio.run(scenario())
     _garbage(here / FILE_NAME)
-    assert restore(here, copy) == 1 + SKIPPED
+    assert restore_store(here, copy) == 1 + SKIPPED
     assert (here / "store.db.old").read_bytes().startswith(b"no database")
 
     async def after() -> None:
@@ -256,23 +256,23 @@ def test_a_backup_of_a_store_in_use_is_restored_elsewhere_and_over_a_damaged_one
 def test_backup_and_restore_refuse_what_would_lose_something(tmp_path: Path) -> None:
     here, copy = tmp_path / "here", tmp_path / "copy.db"
     with pytest.raises(StoreError, match="no such store"):
-        backup(here, copy)
+        back_up_store(here, copy)
     _filled(here, 3)
-    backup(here, copy)
+    back_up_store(here, copy)
     with pytest.raises(StoreError, match="does not overwrite"):
-        backup(here, copy)
+        back_up_store(here, copy)
     in_use = Database(here)
     with pytest.raises(StoreError, match="in use"):
-        restore(here, copy)
+        restore_store(here, copy)
     in_use.close()
     before = (here / FILE_NAME).read_bytes()
     with pytest.raises(StoreError, match="no such backup"):
-        restore(here, tmp_path / "none.db")
+        restore_store(here, tmp_path / "none.db")
     _garbage(copy)
     with pytest.raises(StoreError, match=r"copy\.db: not a database; take another backup"):
-        restore(here, copy)
+        restore_store(here, copy)
     with pytest.raises(StoreError, match="cannot be written"):
-        backup(here, tmp_path / "no such folder" / "copy.db")
+        back_up_store(here, tmp_path / "no such folder" / "copy.db")
     assert (here / FILE_NAME).read_bytes() == before
     assert not list(tmp_path.rglob("*.part"))
 

@@ -47,7 +47,7 @@ def asked(
     own: set[str], answers: Mapping[EtcdServer, Iterator[str]], connected: set[EtcdServer] | None = None
 ) -> list[tuple[EtcdServer, float]]:
     """Call once; return which members were asked, and how long each was given."""
-    given = read_settings({"etcd-servers": SERVERS}).nearest_first(own)
+    given = read_settings({"etcd-servers": SERVERS}).with_nearest_first(own)
     client = Members(given, answers, {A, B, C} if connected is None else connected)
     asyncio.run(client.call("KV/Range", None))
     return client.asked
@@ -109,7 +109,7 @@ def commit_twice(etcd: Etcd, step: Callable[[int], Write], meanwhile: Callable[[
         try:
             before = await write(other, put("a", "old"))
             assert await write(Transactions(client, layout), step(before)) > before
-            return {key.name for key, _, _ in await other.state((await other.newest())[1])}
+            return {key.name for key, _, _ in await other.read_state((await other.read_newest_revision())[1])}
         finally:
             await client.close()
             await plain.close()
@@ -157,7 +157,7 @@ async def test_what_was_created_by_the_second_try_and_deleted_does_not_come_back
         await write(transactions, remove("a", made))
         late = await plain.call("KV/Txn", client.kept)
         assert not late.message.succeeded
-        assert not await transactions.state((await transactions.newest())[1])
+        assert not await transactions.read_state((await transactions.read_newest_revision())[1])
         await write(transactions, put("a"))
     finally:
         await client.close()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from tests.up.unit.cluster_here import running
 
-from vipwire_up.store.backup import SKIPPED, backup, restore
+from vipwire_up.store.backup import SKIPPED, back_up_store, restore_store
 from vipwire_up.store.database import FILE_NAME, Database
 from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.record import CompactedError, Key, StoreError, Write
@@ -93,7 +93,7 @@ def test_a_restore_can_be_killed_at_any_step(
 ) -> None:
     copy = tmp_path / "copy.db"
     filled(tmp_path / "new", NEW)
-    backup(tmp_path / "new", copy)
+    back_up_store(tmp_path / "new", copy)
     filled(tmp_path / "old", OLD)
     spoil(tmp_path / "old")
     for step in itertools.count():
@@ -102,10 +102,10 @@ def test_a_restore_can_be_killed_at_any_step(
         with monkeypatch.context() as patched:
             reached = killed_at(patched, step)
             with contextlib.suppress(KilledError):
-                restore(folder, copy)
+                restore_store(folder, copy)
         restored = NEW + SKIPPED
         assert tried(folder) in ((OLD, restored) if spoil is whole else (restored, "restore a backup")), step
-        restore(folder, copy)
+        restore_store(folder, copy)
         assert revision(folder) in (restored, restored + 1)
         assert (folder / "store.db.old").exists()
         if not reached():
@@ -116,9 +116,9 @@ def test_a_restore_can_be_killed_at_any_step(
 def test_what_a_restore_has_replaced_is_whole(tmp_path: Path) -> None:
     copy, kept = tmp_path / "copy.db", tmp_path / "kept"
     filled(tmp_path / "new", NEW)
-    backup(tmp_path / "new", copy)
+    back_up_store(tmp_path / "new", copy)
     filled(tmp_path / "old", OLD)
-    assert restore(tmp_path / "old", copy) == NEW + SKIPPED
+    assert restore_store(tmp_path / "old", copy) == NEW + SKIPPED
     kept.mkdir()
     shutil.copy(tmp_path / "old" / "store.db.old", kept / FILE_NAME)
     assert revision(kept) == OLD
@@ -128,7 +128,7 @@ def test_what_a_restore_has_replaced_is_whole(tmp_path: Path) -> None:
 async def test_a_restored_store_never_uses_a_revision_twice(tmp_path: Path, times: int) -> None:
     copy, known = tmp_path / "copy.db", set[int]()
     await asyncio.to_thread(filled, tmp_path / "here", NEW)
-    backup(tmp_path / "here", copy)
+    back_up_store(tmp_path / "here", copy)
     for attempt in range(times):
         async with running(EmbeddedStore(Database(tmp_path / "here"))) as store:
             for number in range(OLD):
@@ -136,7 +136,7 @@ async def test_a_restored_store_never_uses_a_revision_twice(tmp_path: Path, time
                 (record,) = await store.write(Write(key, lambda revision: b"@%d" % revision, 0))
                 assert record.revision not in known
                 known.add(record.revision)
-        floor = restore(tmp_path / "here", copy)
+        floor = restore_store(tmp_path / "here", copy)
         assert floor > max(known)
         async with running(EmbeddedStore(Database(tmp_path / "here"))) as store:
             assert (store.revision, store.floor, store.count("things")) == (floor, floor, NEW)

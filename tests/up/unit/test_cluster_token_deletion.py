@@ -105,7 +105,7 @@ def request(folder: Path, user: str, node: str = "") -> str:
     """Write a request for a certificate of a machine's user."""
     found = Folder(folder)
     part = found.node if user == "node" else found.ingress
-    return found.request(part, node or folder.name).public_bytes(Encoding.PEM).decode()
+    return found.build_signing_request(part, node or folder.name).public_bytes(Encoding.PEM).decode()
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from vipwire.kube.access.access import load_access
 from vipwire.kube.client import ApiSource
 from vipwire_up.dns.cli import dns
 from vipwire_up.dns.objects import RESOURCES, DnsEvent
-from vipwire_up.dns.run import settings_of
+from vipwire_up.dns.run import read_settings
 from vipwire_up.dns.settings import RESOLV_CONF
 from vipwire_up.dns.zone import Zone
 
@@ -50,7 +50,7 @@ def test_the_flags_are_taken() -> None:
     assert container["command"] == ["vipwire", "dns"]
     arguments = [text.replace("$(POD_IP)", "10.244.0.3") for text in container["args"]]
     with dns.make_context("dns", arguments) as context:
-        settings = settings_of(context.params)
+        settings = read_settings(context.params)
     assert (settings.port, settings.addresses, settings.http) == (53, ("10.244.0.3",), "10.244.0.3:9153")
     assert settings.advertised == (one(objects(), "Service")["spec"]["clusterIP"],)
     assert (settings.upstream, settings.resolv_conf) == ((), RESOLV_CONF)

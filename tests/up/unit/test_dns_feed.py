@@ -8,7 +8,7 @@ import dns.message
 from tests.up.unit.cluster_here import cluster
 
 from vipwire_up.dns.objects import RESOURCES
-from vipwire_up.dns.run import serve
+from vipwire_up.dns.run import serve_dns
 from vipwire_up.dns.settings import Settings
 from vipwire_up.store_watch.source import StoreSource
 
@@ -39,7 +39,7 @@ async def test_what_the_api_acknowledges_is_answered(tmp_path: Path) -> None:
         bound: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         feed = StoreSource(here.store, RESOURCES)
         settings = Settings(addresses=("127.0.0.1",), port=0)
-        serving = tasks.create_task(serve(settings, feed.run, lambda port, _: bound.set_result(port)))
+        serving = tasks.create_task(serve_dns(settings, feed.run, lambda port, _: bound.set_result(port)))
         port = await bound
         async with asyncio.timeout(60):
             while not await ask(port, "first.default.svc.cluster.local"):

@@ -9,11 +9,11 @@ from tests.fakes.upstream import records, upstream
 from tests.up.unit.test_dns_upstream import ANY_NAME, forwarder, question, resolve, zone
 
 from vipwire.errors import DecodeError
-from vipwire_up.dns.messages.message import IN, NOERROR, SERVFAIL, TC, Query, render
+from vipwire_up.dns.messages.message import IN, NOERROR, SERVFAIL, TC, Query, encode_answer
 from vipwire_up.dns.resolver import Resolver
-from vipwire_up.dns.upstream.answer import Answer, Cache, answers, key_of, read_answer
+from vipwire_up.dns.upstream.answer import Answer, Cache, is_answer_to, key_of, read_answer
 from vipwire_up.dns.upstream.exchange import Attempt, Forwarder
-from vipwire_up.dns.upstream.exchange import question as message_of
+from vipwire_up.dns.upstream.exchange import encode_question as message_of
 
 pytestmark = pytest.mark.attack
 
@@ -30,7 +30,7 @@ def answer_to(query: Query, *parts: bytes, flags: int = 0x8180) -> bytes:
 
 def taken(data: bytes, query: Query) -> Answer | None:
     """Do what the forwarder does with a message."""
-    if not answers(data, query.id, query.question):
+    if not is_answer_to(data, query.id, query.question):
         return None
     return read_answer(data, query, 0.0)
 
@@ -49,7 +49,7 @@ def test_an_answer_to_another_operation_is_ignored(flags: int) -> None:
 
 
 def names_of(answer: Answer) -> list[str]:
-    told = dns.message.from_wire(render(question("example.org"), answer.reply(0.0)))
+    told = dns.message.from_wire(encode_answer(question("example.org"), answer.build_reply(0.0)))
     return [rrset.to_text() for section in (told.answer, told.authority, told.additional) for rrset in section]
 
 
@@ -119,7 +119,7 @@ async def test_a_server_that_changes_letters_is_believed_over_tcp_and_then_asked
     async with upstream(lowered) as there:
         ours = forwarder(there.server, witness=asked.append)
         for index in range(2):
-            assert (await ours.ask(question(f"{index}.{LONG_NAME}"))).rcode == NOERROR
+            assert (await ours.resolve(question(f"{index}.{LONG_NAME}"))).rcode == NOERROR
         assert [protocol for protocol, _ in there.asked] == ["udp", "tcp", "udp"]
         assert there.letters[2] == there.letters[2].lower()
     assert [each.result for each in asked] == ["suspect", "answered", "answered"]
@@ -128,7 +128,7 @@ async def test_a_server_that_changes_letters_is_believed_over_tcp_and_then_asked
 async def test_an_operator_has_it_ask_in_small_letters_alone() -> None:
     async with upstream(records(ANY_NAME)) as there:
         ours = Forwarder([there.server], Cache(0), mixed=False)
-        assert (await ours.ask(question(LONG_NAME))).rcode == NOERROR
+        assert (await ours.resolve(question(LONG_NAME))).rcode == NOERROR
         assert there.letters == [f"{LONG_NAME}."]
 
 
@@ -141,7 +141,7 @@ async def test_an_answer_in_other_letters_alone_is_not_taken_and_changes_nothing
     async with upstream(forged_over_udp) as there:
         ours = forwarder(there.server)
         for index in range(2):
-            got = await ours.ask(question(f"{index}.{LONG_NAME}"))
+            got = await ours.resolve(question(f"{index}.{LONG_NAME}"))
             assert got.sections[0][0].endswith(bytes((192, 0, 2, 9)))
         assert [protocol for protocol, _ in there.asked] == ["udp", "tcp"] * 2
 
@@ -152,14 +152,14 @@ async def test_many_wrong_answers_have_the_question_asked_over_tcp() -> None:
         return good if protocol == "tcp" else [struct.pack("!H", message.id ^ n) + good[2:] for n in range(1, 50)]
 
     async with upstream(guessing) as there:
-        assert (await forwarder(there.server).ask(question())).rcode == NOERROR
+        assert (await forwarder(there.server).resolve(question())).rcode == NOERROR
         assert [protocol for protocol, _ in there.asked] == ["udp", "tcp"]
 
 
 async def test_all_tries_of_a_question_together_have_a_deadline() -> None:
     async with upstream(lambda _message, _protocol: None) as there:
         ours = forwarder(*[there.server] * 8, deadline=0.5)
-        assert (await ours.ask(question())).rcode == SERVFAIL
+        assert (await ours.resolve(question())).rcode == SERVFAIL
         assert len(there.asked) == 1
 
 
@@ -170,7 +170,7 @@ async def test_an_answer_that_is_cut_over_tcp_too_stays_cut() -> None:
 
     async with upstream(cut) as there:
         ours = forwarder(there.server)
-        assert (await ours.ask(question())).is_cut
+        assert (await ours.resolve(question())).is_cut
         assert not len(ours.cache)
 
 
@@ -180,7 +180,7 @@ def test_the_cache_is_bounded_in_bytes_too() -> None:
     for index in range(30):
         query = question(f"{index}.example.org", "TXT")
         message = dns.message.from_wire(message_of(query, query.id))
-        cache.keep(key_of(query), read_answer(large(message, "tcp") or b"", query, 0.0))
+        cache.put(key_of(query), read_answer(large(message, "tcp") or b"", query, 0.0))
     assert 0 < len(cache) < 15
     assert cache.find(key_of(question("29.example.org", "TXT")), 0.0) is not None
     for index in range(30):

@@ -8,13 +8,13 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 from vipwire.watched_objects import event
 from vipwire_up.dns.messages.names import (
+    encode_reverse_name,
+    format_dashed_address,
+    format_name,
     is_below,
-    parents,
-    parse_dashed,
+    parent_names,
+    parse_dashed_address,
     parse_name,
-    reverse_name,
-    text_of,
-    write_dashed,
 )
 from vipwire_up.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
 from vipwire_up.dns.records import AAAA, CNAME, PTR, SRV, A
@@ -44,11 +44,11 @@ def told(item: DnsService | DnsSlice) -> DnsEvent:
 def contents(zone: Zone) -> dict[tuple[bytes, int], object]:
     """Everything that a zone answers, but for its serial number."""
     found: dict[tuple[bytes, int], object] = {}
-    for name in zone.known() - {zone.name}:
+    for name in zone.existing_names() - {zone.name}:
         for kind in (A, AAAA, SRV, CNAME):
-            reply = zone.answer(name, kind)
+            reply = zone.answer_name(name, kind)
             found[name, kind] = reply and (reply.answers, sorted(reply.additional))
-        reply = zone.reverse(name)
+        reply = zone.answer_reverse(name)
         found[name, PTR] = reply and sorted(reply.answers)
     return found
 
@@ -80,13 +80,13 @@ def test_an_address_with_dashes_is_read_back(data: bytes) -> None:
     address = Address(data)
     if data[:12] == bytes(10) + b"\xff\xff":  # an IPv4 address in IPv6's form is the IPv4 address
         address = Address(data[12:])
-    assert parse_dashed(write_dashed(Address(data)).encode()) == address
-    assert len(list(parents(reverse_name(address)))) == (5 if len(address) == 4 else 33)
+    assert parse_dashed_address(format_dashed_address(Address(data)).encode()) == address
+    assert len(list(parent_names(encode_reverse_name(address)))) == (5 if len(address) == 4 else 33)
 
 
 @given(st.lists(st.from_regex(r"[a-z0-9]{1,10}", fullmatch=True), min_size=1, max_size=6))
 def test_names_are_below_their_parents_and_no_others(labels: list[str]) -> None:
     name = parse_name(".".join(labels))
-    assert text_of(name) == ".".join(labels) + "."
-    assert all(is_below(name, above) for above in parents(name))
-    assert not any(is_below(above, name) for above in parents(name))
+    assert format_name(name) == ".".join(labels) + "."
+    assert all(is_below(name, above) for above in parent_names(name))
+    assert not any(is_below(above, name) for above in parent_names(name))

@@ -17,7 +17,7 @@ from vipwire_up.dns import zone as zone_module
 from vipwire_up.dns.limits import ClientLimits
 from vipwire_up.dns.messages.message import NOERROR, SERVFAIL, Query, Reply, read_query
 from vipwire_up.dns.objects import DnsKind, DnsService
-from vipwire_up.dns.records import Records, records_of
+from vipwire_up.dns.records import Records, build_records
 from vipwire_up.dns.resolver import Resolver
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow]
@@ -49,10 +49,10 @@ def web() -> Resolver:
 
 def test_a_client_has_its_questions_of_a_second_and_the_next_second_anew() -> None:
     limits = ClientLimits(rate=2)
-    assert [limits.asks("a", 10.0), limits.asks("a", 10.1), limits.asks("a", 10.2)] == [True, True, False]
-    assert limits.asks("b", 10.3)
-    assert limits.asks("a", 11.0)
-    assert all(ClientLimits(rate=0).asks("a", 1.0) for _ in range(100_000))
+    assert [limits.count_question("a", now) for now in (10.0, 10.1, 10.2)] == [True, True, False]
+    assert limits.count_question("b", 10.3)
+    assert limits.count_question("a", 11.0)
+    assert all(ClientLimits(rate=0).count_question("a", 1.0) for _ in range(100_000))
 
 
 def test_nothing_is_kept_of_clients_that_have_nothing_under_way() -> None:
@@ -65,7 +65,7 @@ def test_nothing_is_kept_of_clients_that_have_nothing_under_way() -> None:
         assert limits.begin_connection(client)
         assert not limits.begin_connection(client)
         limits.end_connection(client)
-        limits.asks(client, float(index))
+        limits.count_question(client, float(index))
     assert limits.clients == 1, "the last one, for its count of this second"
 
 
@@ -85,8 +85,8 @@ def test_what_is_beyond_the_rate_is_dropped_and_counted() -> None:
     class OneSecond(ClientLimits):
         """All of it within one second, however long the machine takes."""
 
-        def asks(self, client: str, _now: float) -> bool:
-            return super().asks(client, 1.0)
+        def count_question(self, client: str, _now: float) -> bool:
+            return super().count_question(client, 1.0)
 
     with_server(web(), story, OneSecond(rate=2))
 
@@ -135,12 +135,12 @@ def test_who_reads_nothing_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_question_that_makes_us_fail_is_answered_and_counted() -> None:
     class Broken(Resolver):
-        def quick(self, query: Query) -> Reply | None:
+        def answer_at_once(self, query: Query) -> Reply | None:
             if query.name.startswith(b"\5quick"):
                 raise ZeroDivisionError
-            return None if query.name.startswith(b"\4slow") else super().quick(query)
+            return None if query.name.startswith(b"\4slow") else super().answer_at_once(query)
 
-        async def slow(self, query: Query) -> Reply:
+        async def answer_slowly(self, query: Query) -> Reply:
             raise IndexError(query.name)
 
     async def story(here: Here) -> None:
@@ -162,14 +162,14 @@ def test_a_service_whose_records_cannot_be_made_costs_no_other_its_names(monkeyp
     def explosive(made: DnsService, *rest: object) -> Records:
         if made.name.name == "boom":
             raise ZeroDivisionError("division by zero")
-        return records_of(made, *rest)  # type: ignore[arg-type]
+        return build_records(made, *rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(zone_module, "records_of", explosive)
+    monkeypatch.setattr(zone_module, "build_records", explosive)
     here = zone()
     services = (service("boom", "10.96.0.1"), service("web", "10.96.0.2"))
     (problem,) = here.apply(Listed(DnsKind.SERVICE, services))
     assert (problem.object.name, "ZeroDivisionError" in problem.message) == ("boom", True)
-    assert Resolver(here, None).quick(read(wire())) is not None
+    assert Resolver(here, None).answer_at_once(read(wire())) is not None
     assert here.sizes["services"] == 2
 
 

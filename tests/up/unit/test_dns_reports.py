@@ -19,8 +19,8 @@ from tests.up.unit.test_dns_upstream import SOA, forwarder, question, resolve, z
 
 from vipwire.model.net import Address
 from vipwire.watched_objects import event
-from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, SERVFAIL, Reply, record, render
-from vipwire_up.dns.messages.names import parse_dashed, write_dashed
+from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, SERVFAIL, Reply, encode_answer, encode_record
+from vipwire_up.dns.messages.names import format_dashed_address, parse_dashed_address
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.upstream.answer import read_answer
 from vipwire_up.dns.zone import Zone
@@ -36,7 +36,7 @@ async def test_an_alias_that_leads_to_nothing_is_a_denial(authority: tuple[str, 
         ours = forwarder(there.server, clock=clock)
         for later in (0, 0.5, 1):
             clock.now += later
-            assert (await ours.ask(question())).rcode == NOERROR
+            assert (await ours.resolve(question())).rcode == NOERROR
         assert len(there.asked) == asked
 
 
@@ -52,10 +52,10 @@ async def test_answers_take_turns_behind_their_aliases(kind: str, aliased: bool)
     texts.append(f"{owner} 60 IN {kind} {values[kind].format(3)}")
     async with upstream(records(*([ALIAS] if aliased else []), *texts)) as there:
         ours, query = forwarder(there.server), question(kind=kind)
-        answer = await ours.ask(query)
+        answer = await ours.resolve(query)
         seen = set()
         for turn in range(6):
-            told = dns.message.from_wire(render(query, answer.reply(ours.now()), turn=turn))
+            told = dns.message.from_wire(encode_answer(query, answer.build_reply(ours.now()), turn=turn))
             assert [each.rdtype.name for each in told.answer] == (["CNAME"] if aliased else []) + [kind]
             assert len(told.answer[-1]) == 3
             seen.add(told.answer[-1][0].to_text())
@@ -69,20 +69,20 @@ async def test_endpoints_take_turns_behind_their_names(name: str, kind: str) -> 
     resolver, query = Resolver(ours, None), question(f"{name}.shop.svc.cluster.local", kind)
     firsts = set()
     for turn in range(6):
-        reply = resolver.quick(query) or await resolver.slow(query)
-        firsts.add(dns.message.from_wire(render(query, reply, turn=turn)).answer[-1][0].to_text())
+        reply = resolver.answer_at_once(query) or await resolver.answer_slowly(query)
+        firsts.add(dns.message.from_wire(encode_answer(query, reply, turn=turn)).answer[-1][0].to_text())
     assert len(firsts) == 3
 
 
 def test_records_of_several_types_keep_their_places() -> None:
     answers = (
-        record(b"\xc0\x0c", 5, 9, b"\1b\0"),
-        *(record(b"\1b\0", 1, 9, bytes((10, 0, 0, each))) for each in (1, 2)),
-        record(b"\1b\0", 46, 9, b"signature"),
+        encode_record(b"\xc0\x0c", 5, 9, b"\1b\0"),
+        *(encode_record(b"\1b\0", 1, 9, bytes((10, 0, 0, each))) for each in (1, 2)),
+        encode_record(b"\1b\0", 46, 9, b"signature"),
     )
-    query, reply = question(), Reply.of(NOERROR, answers)
+    query, reply = question(), Reply.build(NOERROR, answers)
     for turn in range(3):
-        wire = render(query, reply, turn=turn)
+        wire = encode_answer(query, reply, turn=turn)
         place = wire.index(answers[0])
         assert wire[place:-11] == b"".join((answers[0], answers[1 + turn % 2], answers[2 - turn % 2], answers[3]))
 
@@ -98,14 +98,14 @@ def test_records_of_several_types_keep_their_places() -> None:
     ],
 )
 def test_labels_of_addresses_are_valid_and_read_again(address: bytes, label: str) -> None:
-    assert write_dashed(Address(address)) == label
-    assert parse_dashed(label.encode()) == address
+    assert format_dashed_address(Address(address)) == label
+    assert parse_dashed_address(label.encode()) == address
 
 
 @pytest.mark.parametrize("name", ["1.1.96.10.in-addr.arpa", f"{'0.' * 32}ip6.arpa", "gone.shop.svc.cluster.local"])
 def test_before_all_is_listed_no_name_that_may_be_ours_is_denied(name: str) -> None:
     for forwarding in (None, forwarder()):
-        reply = Resolver(Zone("cluster.local"), forwarding).quick(question(name))
+        reply = Resolver(Zone("cluster.local"), forwarding).answer_at_once(question(name))
         assert reply is not None
         assert reply.rcode == SERVFAIL
 
@@ -127,7 +127,7 @@ async def test_what_is_cut_is_passed_on_where_tcp_is_closed() -> None:
 
     async with upstream(cut) as there:
         resolver, query = Resolver(zone(), forwarder(there.server, patience=5)), question()
-        told = dns.message.from_wire(render(query, await resolver.slow(query)))
+        told = dns.message.from_wire(encode_answer(query, await resolver.answer_slowly(query)))
         assert told.flags & dns.flags.TC
         assert len(told.answer[0]) == 2
 
@@ -146,7 +146,7 @@ def test_a_record_without_names_is_passed_on_though_it_is_unreadable(kind: int, 
     query = question(kind=f"TYPE{kind}")
     answer = read_answer(answer_to(query, wire_record(kind, 1, content)), query, 0.0)
     assert answer.sections[0][0].endswith(content)
-    assert answer.records(0.0)[0][0].endswith(content)
+    assert answer.current_records(0.0)[0][0].endswith(content)
     beside = answer_to(question(), wire_record(1, 1, bytes(4)), wire_record(kind, 1, content))
     assert read_answer(beside, question(), 0.0).is_useful
 

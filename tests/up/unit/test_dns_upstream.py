@@ -14,7 +14,7 @@ from tests.fakes.names import external, service
 from tests.fakes.upstream import Upstream, records, upstream
 
 from vipwire.watched_objects import event
-from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, read_query, render
+from vipwire_up.dns.messages.message import NOERROR, NXDOMAIN, REFUSED, SERVFAIL, Query, encode_answer, read_query
 from vipwire_up.dns.objects import DnsKind, DnsService
 from vipwire_up.dns.resolver import Resolver
 from vipwire_up.dns.upstream.answer import Cache
@@ -46,8 +46,8 @@ def forwarder(
 
 
 async def resolve(resolver: Resolver, query: Query) -> dns.message.Message:
-    reply = resolver.quick(query) or await resolver.slow(query)
-    return dns.message.from_wire(render(query, reply, recursion=True))
+    reply = resolver.answer_at_once(query) or await resolver.answer_slowly(query)
+    return dns.message.from_wire(encode_answer(query, reply, recursion=True))
 
 
 def run(story: Callable[[], Awaitable[None]]) -> None:
@@ -103,7 +103,7 @@ async def test_equal_questions_at_a_time_are_asked_once_and_others_for_themselve
     async with upstream(records(A_RECORD)) as there:
         ours = forwarder(there.server)
         queries = [question(), question("EXAMPLE.org"), question(kind="AAAA"), question(do=True)]
-        answers = await asyncio.gather(*(ours.ask(query) for query in queries))
+        answers = await asyncio.gather(*(ours.resolve(query) for query in queries))
         assert {answer.rcode for answer in answers} == {NOERROR}
         assert len(there.asked) == 3
 
@@ -116,9 +116,9 @@ async def test_who_waits_for_anothers_question_is_told_when_that_one_is_given_up
 
     async with upstream(silent) as there:
         ours = forwarder(there.server)
-        first = asyncio.ensure_future(ours.ask(question()))
+        first = asyncio.ensure_future(ours.resolve(question()))
         await came.wait()
-        second = asyncio.ensure_future(ours.ask(question()))
+        second = asyncio.ensure_future(ours.resolve(question()))
         asyncio.get_running_loop().call_soon(first.cancel)
         assert (await second).rcode == SERVFAIL
         assert len(there.asked) == 1
@@ -140,7 +140,7 @@ async def test_what_is_cut_over_udp_is_asked_over_tcp() -> None:
         answer = await resolve(resolver, query)
         assert len(answer.answer[0]) == 10
         assert [protocol for protocol, _ in there.asked] == ["udp", "tcp"]
-        cut = dns.message.from_wire(render(query, await resolver.slow(query), query.limit))
+        cut = dns.message.from_wire(encode_answer(query, await resolver.answer_slowly(query), query.limit))
         assert cut.flags & dns.flags.TC
         assert 0 < len(cut.answer[0]) < 10
 
@@ -163,9 +163,9 @@ async def test_the_next_server_is_asked_where_one_is_silent_refuses_or_talks_non
 
         async with upstream(records(A_RECORD)) as second:
             ours = forwarder(first.server, second.server, witness=noted, patience=0.05)
-            assert (await ours.ask(question())).rcode == NOERROR
+            assert (await ours.resolve(question())).rcode == NOERROR
             before = len(first.asked)
-            assert (await ours.ask(question("www.example.org"))).rcode == NOERROR
+            assert (await ours.resolve(question("www.example.org"))).rcode == NOERROR
             assert len(first.asked) == before, "who failed is asked last for a while"
 
     for answering in (lambda _message, _protocol: None, wrong_number, nonsense):
@@ -182,7 +182,7 @@ async def test_servfail_of_all_is_servfail_and_is_held_for_a_moment() -> None:
         ours = forwarder(there.server, clock=clock)
         for later in (0, 0.5, 1):
             clock.now += later
-            assert (await ours.ask(question())).rcode == SERVFAIL
+            assert (await ours.resolve(question())).rcode == SERVFAIL
         assert len(there.asked) == 2
 
 
@@ -206,7 +206,7 @@ async def test_the_zones_own_names_are_never_asked_for_upstream() -> None:
     async with upstream(records(A_RECORD)) as there:
         resolver = Resolver(zone(service("web", "10.96.0.1")), forwarder(there.server))
         for name in ("web.shop.svc.cluster.local", "gone.shop.svc.cluster.local", "example.org.cluster.local"):
-            assert resolver.quick(question(name)) is not None
+            assert resolver.answer_at_once(question(name)) is not None
         assert not there.asked
 
 
@@ -250,7 +250,7 @@ async def test_an_alias_that_leads_into_the_zone_is_answered_by_it(case: str) ->
 
 
 def test_without_a_server_upstream_other_names_are_refused() -> None:
-    reply = Resolver(zone(), None).quick(question())
+    reply = Resolver(zone(), None).answer_at_once(question())
     assert reply is not None
     assert dns.rcode.Rcode(reply.rcode) == REFUSED
 
@@ -259,7 +259,7 @@ async def test_the_cache_holds_no_more_than_it_may() -> None:
     async with upstream(records(ANY_NAME)) as there:
         ours = forwarder(there.server, capacity=3)
         for index in range(5):
-            await ours.ask(question(f"name-{index}.example.org"))
+            await ours.resolve(question(f"name-{index}.example.org"))
         assert len(ours.cache) == 3
-        assert ours.known(question("name-4.example.org")) is not None
-        assert ours.known(question("name-0.example.org")) is None
+        assert ours.find_cached(question("name-4.example.org")) is not None
+        assert ours.find_cached(question("name-0.example.org")) is None

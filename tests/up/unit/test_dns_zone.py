@@ -10,7 +10,14 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import parse_address
 from vipwire.model.problem import Problem
 from vipwire.watched_objects import event
-from vipwire_up.dns.messages.names import name_of, parents, parse_dashed, parse_name, reverse_name, text_of
+from vipwire_up.dns.messages.names import (
+    encode_name,
+    encode_reverse_name,
+    format_name,
+    parent_names,
+    parse_dashed_address,
+    parse_name,
+)
 from vipwire_up.dns.objects import DnsEvent, DnsKind, DnsService, DnsSlice
 from vipwire_up.dns.records import SOA, SRV, A
 from vipwire_up.dns.zone import Zone
@@ -38,7 +45,7 @@ def zone(*items: DnsService | DnsSlice) -> Zone:
 def ask(where: Zone, name: str, kind: int = A) -> tuple[bytes, ...] | None:
     """Give the data of the records of a name, None where it does not exist."""
     wire = parse_name(name)
-    reply = where.answer(wire, kind)
+    reply = where.answer_name(wire, kind)
     if reply is None:
         return () if where.exists(wire) else None
     return tuple(record[12:] for record in reply.answers)
@@ -49,7 +56,7 @@ def test_a_service_that_goes_takes_its_names_and_only_those() -> None:
     ours.apply(gone(DnsKind.SERVICE, ObjectName("shop", "web")))
     assert ask(ours, "web.shop.svc.cluster.local") is None
     assert ask(ours, "api.shop.svc.cluster.local") == (parse_address("10.96.0.2"),)
-    assert ours.reverse(reverse_name(parse_address("10.96.0.1"))) is None
+    assert ours.answer_reverse(encode_reverse_name(parse_address("10.96.0.1"))) is None
     ours.apply(gone(DnsKind.SERVICE, ObjectName("shop", "api")))
     assert ask(ours, "shop.svc.cluster.local") is None
     assert ours.sizes == {"services": 0, "names": zone().sizes["names"]}
@@ -57,10 +64,10 @@ def test_a_service_that_goes_takes_its_names_and_only_those() -> None:
 
 def test_a_change_keeps_the_answers_of_others() -> None:
     ours = zone(service("web", "10.96.0.1"), service("api", "10.96.0.2"))
-    name = name_of(("api", "shop", "svc"), ours.name)
-    before = ours.answer(name, A)
+    name = encode_name(("api", "shop", "svc"), ours.name)
+    before = ours.answer_name(name, A)
     ours.apply(changed(service("web", "10.96.0.9")))
-    assert ours.answer(name, A) is before
+    assert ours.answer_name(name, A) is before
     assert ask(ours, "web.shop.svc.cluster.local") == (parse_address("10.96.0.9"),)
 
 
@@ -124,14 +131,14 @@ def test_an_address_of_two_services_has_two_names() -> None:
     ours = zone(headless("db"), headless("db-peers"))
     ours.apply(changed(piece("db", endpoint("10.1.0.1", "n"), name="a")))
     ours.apply(changed(piece("db-peers", endpoint("10.1.0.1", "n"), name="b")))
-    found = ours.reverse(reverse_name(parse_address("10.1.0.1")))
+    found = ours.answer_reverse(encode_reverse_name(parse_address("10.1.0.1")))
     assert found is not None
-    assert sorted(text_of(record[12:]) for record in found.answers) == [
+    assert sorted(format_name(record[12:]) for record in found.answers) == [
         "n.db-peers.shop.svc.cluster.local.",
         "n.db.shop.svc.cluster.local.",
     ]
     ours.apply(gone(DnsKind.SLICE, ObjectName("shop", "b")))
-    left = ours.reverse(reverse_name(parse_address("10.1.0.1")))
+    left = ours.answer_reverse(encode_reverse_name(parse_address("10.1.0.1")))
     assert left is not None
     assert len(left.answers) == 1
 
@@ -155,7 +162,7 @@ def test_the_serial_grows_with_changes_that_change_answers() -> None:
     assert ours.serial == before, "endpoints of a ClusterIP are no matter of DNS"
     ours.apply(changed(external("out", "example.org")))
     assert ours.serial > before
-    soa = ours.answer(ours.name, SOA)
+    soa = ours.answer_name(ours.name, SOA)
     assert soa is not None
     assert int.from_bytes(soa.answers[0][-20:-16]) == ours.serial
     assert ours.unknown.authority[0][-20:-16] == soa.answers[0][-20:-16]
@@ -173,7 +180,7 @@ def test_problems_are_told_once_until_they_change() -> None:
 
 def test_srv_brings_the_addresses_of_its_targets() -> None:
     ours = zone(headless("db"), piece("db", endpoint("10.1.0.1", "db-0"), endpoint("10.1.0.2"), port=5432))
-    reply = ours.answer(parse_name("_main._tcp.db.shop.svc.cluster.local"), SRV)
+    reply = ours.answer_name(parse_name("_main._tcp.db.shop.svc.cluster.local"), SRV)
     assert reply is not None
     assert {record[-4:] for record in reply.additional} == {parse_address("10.1.0.1"), parse_address("10.1.0.2")}
     assert len(reply.answers) == 2
@@ -185,16 +192,16 @@ def test_a_name_that_would_be_too_long_is_not_there() -> None:
     ours = Zone(domain)
     ours.apply(changed(headless(label, namespace=label)))
     ours.apply(changed(piece(label, endpoint("10.1.0.1", label), namespace=label)))
-    assert all(len(name) <= 255 for name in ours.known())
+    assert all(len(name) <= 255 for name in ours.existing_names())
 
 
 def test_a_zone_ends_at_a_label() -> None:
     ours = zone()
-    assert ours.holds(parse_name("a.cluster.local"))
-    assert ours.holds(ours.name)
-    assert not ours.holds(b"\x09x" + ours.name)
-    assert not ours.holds(parse_name("local"))
-    assert [text_of(above) for above in parents(parse_name("a.b.c"))] == ["b.c.", "c."]
+    assert ours.contains(parse_name("a.cluster.local"))
+    assert ours.contains(ours.name)
+    assert not ours.contains(b"\x09x" + ours.name)
+    assert not ours.contains(parse_name("local"))
+    assert [format_name(above) for above in parent_names(parse_name("a.b.c"))] == ["b.c.", "c."]
 
 
 @pytest.mark.parametrize(
@@ -209,4 +216,4 @@ def test_a_zone_ends_at_a_label() -> None:
     ],
 )
 def test_a_pods_address_in_its_name(label: str, address: str | None) -> None:
-    assert parse_dashed(label.encode()) == (None if address is None else parse_address(address))
+    assert parse_dashed_address(label.encode()) == (None if address is None else parse_address(address))

@@ -13,7 +13,7 @@ from scripts.gateway_rules import rules
 
 from vipwire_up.api.bodies.decode import Findings, decode
 from vipwire_up.api.kinds.catalogue import RESOURCES
-from vipwire_up.api.patches.json_patch import merge_patch
+from vipwire_up.api.patches.json_patch import apply_merge_patch
 
 Case = tuple[str, str, Any]
 DEFINED: Final[dict[str, list[str]]] = yaml.safe_load((Path(__file__).parent / "gateway_rules.yaml").read_text())
@@ -256,7 +256,7 @@ CASES: Final = tuple(cases())
 
 def messages(kind: str, spec: Any, old: Any = None, **more: Any) -> list[str]:
     findings = Findings()
-    body = {"metadata": {"name": "a"}, "spec": merge_patch(BASES[kind], spec)} | more
+    body = {"metadata": {"name": "a"}, "spec": apply_merge_patch(BASES[kind], spec)} | more
     new = decode(body, KINDS[kind].type, findings) | {"kind": kind}
     return sorted(each.text for each in (*findings.causes, *KINDS[kind].check(new, old)))
 

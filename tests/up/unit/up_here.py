@@ -22,7 +22,7 @@ from vipwire_up.api.objects.object import encode
 from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.record import Key, Write
-from vipwire_up.up import Setting, run
+from vipwire_up.up import Setting, run_cluster
 
 BY_KIND = {resource.kind: resource for resource in RESOURCES}
 
@@ -104,7 +104,7 @@ async def up(folder: Path, **flags: Any) -> AsyncIterator[Up]:
     started: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     setting = Setting(folder, port=0, **flags)
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
-        task = tasks.create_task(run(setting, lambda url, _: started.set_result(url)))
+        task = tasks.create_task(run_cluster(setting, lambda url, _: started.set_result(url)))
         await asyncio.wait((task, started), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             task.result()

@@ -13,7 +13,7 @@ KUBERNETES: Final = "1.36"
 _STATUS_VERBS: Final = ["get", "patch", "update"]
 
 
-def version() -> dict[str, str]:
+def build_version() -> dict[str, str]:
     major, minor = KUBERNETES.split(".")
     return {
         "major": major,
@@ -29,7 +29,7 @@ def version() -> dict[str, str]:
 
 
 @cache
-def groups() -> dict[str, dict[str, list[Resource]]]:
+def resources_by_group() -> dict[str, dict[str, list[Resource]]]:
     """Return the resources of each group by version, the preferred version first; the core group is ""."""
     found: dict[str, dict[str, list[Resource]]] = {}
     for each in sorted(SERVED, key=lambda resource: (resource.group, resource.version, resource.plural)):
@@ -37,19 +37,19 @@ def groups() -> dict[str, dict[str, list[Resource]]]:
     return found
 
 
-def base_paths() -> dict[str, list[Resource]]:
-    return {members[0].base: members for versions in groups().values() for members in versions.values()}
+def resources_by_base_path() -> dict[str, list[Resource]]:
+    return {members[0].base: members for versions in resources_by_group().values() for members in versions.values()}
 
 
-def api_versions(address: str) -> dict[str, Any]:
+def build_api_versions(address: str) -> dict[str, Any]:
     """Build the answer to /api."""
     addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": address}]
     return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": addresses}
 
 
-def api_group(group: str) -> dict[str, Any]:
+def build_api_group(group: str) -> dict[str, Any]:
     """Build the answer to /apis/GROUP."""
-    versions = [{"groupVersion": f"{group}/{version}", "version": version} for version in groups()[group]]
+    versions = [{"groupVersion": f"{group}/{version}", "version": version} for version in resources_by_group()[group]]
     return {
         "kind": "APIGroup",
         "apiVersion": "v1",
@@ -59,24 +59,28 @@ def api_group(group: str) -> dict[str, Any]:
     }
 
 
-def api_groups() -> dict[str, Any]:
+def build_api_group_list() -> dict[str, Any]:
     """Build the answer to /apis."""
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": [api_group(group) for group in groups() if group]}
+    return {
+        "kind": "APIGroupList",
+        "apiVersion": "v1",
+        "groups": [build_api_group(group) for group in resources_by_group() if group],
+    }
 
 
-def resource_list(members: Sequence[Resource]) -> dict[str, Any]:
-    entries = [entry for resource in members for entry in _entries(resource)]
+def build_resource_list(members: Sequence[Resource]) -> dict[str, Any]:
+    entries = [entry for resource in members for entry in _build_entries(resource)]
     group_version = members[0].api_version
     return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group_version, "resources": entries}
 
 
-def build_aggregated(names: Iterable[str], version_name: str) -> dict[str, Any]:
+def build_aggregated_discovery(names: Iterable[str], version_name: str) -> dict[str, Any]:
     """Build aggregated discovery (KEP-3352)."""
     items = []
     for group in names:
         versions = [
             {"version": version, "resources": [_describe_resource(each) for each in members], "freshness": "Current"}
-            for version, members in groups()[group].items()
+            for version, members in resources_by_group()[group].items()
         ]
         meta = {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None}
         items.append({"metadata": meta, "versions": versions})
@@ -84,7 +88,7 @@ def build_aggregated(names: Iterable[str], version_name: str) -> dict[str, Any]:
     return {"kind": "APIGroupDiscoveryList", "apiVersion": api_version, "metadata": {}, "items": items}
 
 
-def _entries(resource: Resource) -> list[dict[str, Any]]:
+def _build_entries(resource: Resource) -> list[dict[str, Any]]:
     entry = {
         "name": resource.plural,
         "singularName": resource.singular,
@@ -97,11 +101,11 @@ def _entries(resource: Resource) -> list[dict[str, Any]]:
     entry = {key: value for key, value in entry.items() if value != []}
     sub = {"singularName": "", "namespaced": resource.namespaced, "kind": resource.kind}
     return [entry] + [
-        {"name": f"{resource.plural}/{name}", **sub, "verbs": verbs} for name, verbs in subresources(resource)
+        {"name": f"{resource.plural}/{name}", **sub, "verbs": verbs} for name, verbs in list_subresources(resource)
     ]
 
 
-def subresources(resource: Resource) -> list[tuple[str, list[str]]]:
+def list_subresources(resource: Resource) -> list[tuple[str, list[str]]]:
     found = [("finalize", ["update"])] if resource.plural == "namespaces" else []
     return found + ([("status", _STATUS_VERBS)] if resource.has_status else [])
 
@@ -117,7 +121,7 @@ def _describe_resource(resource: Resource) -> dict[str, Any]:
         "shortNames": list(resource.short_names),
         "categories": list(resource.categories),
         "subresources": [
-            {"subresource": name, "responseKind": kind, "verbs": verbs} for name, verbs in subresources(resource)
+            {"subresource": name, "responseKind": kind, "verbs": verbs} for name, verbs in list_subresources(resource)
         ],
     }
     return {key: value for key, value in described.items() if value != []}

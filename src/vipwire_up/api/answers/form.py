@@ -16,9 +16,9 @@ import yaml
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.objects.columns import AGE, NAME, UNKNOWN
-from vipwire_up.api.objects.object import encode, shown
+from vipwire_up.api.objects.object import decode_with_name, encode
 from vipwire_up.api.objects.parameters import Parameters
-from vipwire_up.api.objects.resource import Column, Object, Resource, served
+from vipwire_up.api.objects.resource import Column, Object, Resource, convert_to_served
 from vipwire_up.store.record import Record
 
 _META_GROUP: Final = "meta.k8s.io"
@@ -55,7 +55,7 @@ class Representation:
 
     def convert(self, value: bytes) -> bytes:
         """Convert JSON to this form's media type."""
-        return _dump(msgspec.json.decode(value)) if self.is_yaml else value
+        return _dump_yaml(msgspec.json.decode(value)) if self.is_yaml else value
 
 
 def choose_form(accept: str, query: Parameters, *, watch: bool = False) -> Representation:
@@ -82,38 +82,42 @@ def choose_status_form(accept: str) -> Representation:
     return Representation(is_yaml=next((media for media in accepted if media in (*_JSON, _YAML)), "") == _YAML)
 
 
-def show(record: Record, resource: Resource, form: Representation, now: datetime) -> bytes:
-    return form.convert(_show(record, resource, form, now))
+def encode_record(record: Record, resource: Resource, form: Representation, now: datetime) -> bytes:
+    return form.convert(_encode_json(record, resource, form, now))
 
 
-def _show(record: Record, resource: Resource, form: Representation, now: datetime) -> bytes:
+def _encode_json(record: Record, resource: Resource, form: Representation, now: datetime) -> bytes:
     if form.view is RepresentationKind.TABLE:
-        return encode(_table_of(record, resource, form, now))
-    return _object(record, resource, form)
+        return encode(_build_record_table(record, resource, form, now))
+    return _encode_object(record, resource, form)
 
 
-def _table_of(record: Record, resource: Resource, form: Representation, now: datetime) -> dict[str, Any]:
+def _build_record_table(record: Record, resource: Resource, form: Representation, now: datetime) -> dict[str, Any]:
     return _build_table(
-        resource, form, [_row(record, resource, form, now)], {"resourceVersion": str(record.revision)}
+        resource, form, [_build_row(record, resource, form, now)], {"resourceVersion": str(record.revision)}
     )
 
 
-def _object(record: Record, resource: Resource, form: Representation) -> bytes:
+def _encode_object(record: Record, resource: Resource, form: Representation) -> bytes:
     """Encode an object; the bytes of one that is shown as stored are shared by all readers."""
     if form.view is RepresentationKind.META:
-        return encode(_partial(shown(record), form))
-    return record.value if resource.stored_as is None else encode(served(resource, shown(record)))
+        return encode(_build_partial_metadata(decode_with_name(record), form))
+    return (
+        record.value if resource.stored_as is None else encode(convert_to_served(resource, decode_with_name(record)))
+    )
 
 
-def shower(resource: Resource, form: Representation, clock: Callable[[], datetime]) -> Callable[[Record], bytes]:
+def watch_encoder(
+    resource: Resource, form: Representation, clock: Callable[[], datetime]
+) -> Callable[[Record], bytes]:
     """Return the encoder of a watch's objects. Only the first table has column definitions, as in kube-apiserver."""
     first = True
 
     def write(record: Record) -> bytes:
         nonlocal first
         if form.view is not RepresentationKind.TABLE:
-            return show(record, resource, form, clock())
-        table = _table_of(record, resource, form, clock())
+            return encode_record(record, resource, form, clock())
+        table = _build_record_table(record, resource, form, clock())
         if not first:
             table["columnDefinitions"] = None
         first = False
@@ -122,7 +126,7 @@ def shower(resource: Resource, form: Representation, clock: Callable[[], datetim
     return write
 
 
-def show_list(
+def encode_list(
     records: Iterable[Record], resource: Resource, form: Representation, meta: Mapping[str, Any], now: datetime
 ) -> Iterator[bytes]:
     """Encode a list of objects in a form, piece by piece; `meta` is the list's own metadata."""
@@ -132,7 +136,7 @@ def show_list(
         name = "rows"
 
         def write(record: Record) -> bytes:
-            return encode(_row(record, resource, form, now))
+            return encode(_build_row(record, resource, form, now))
 
     else:
         kind, version = f"{resource.kind}List", resource.api_version
@@ -141,11 +145,11 @@ def show_list(
             kind, version = "PartialObjectMetadataList", form.api_version
 
         def write(record: Record) -> bytes:
-            return _object(record, resource, form)
+            return _encode_object(record, resource, form)
 
         head = {"kind": kind, "apiVersion": version, "metadata": meta}
     if form.is_yaml:
-        yield from _list_in_yaml(head, name, map(write, records))
+        yield from _encode_yaml_list(head, name, map(write, records))
         return
     piece = b'%s,"%s":[' % (encode(head)[:-1], name.encode())
     comma = b""
@@ -164,36 +168,36 @@ def show_list(
     yield piece + b"]}"
 
 
-def _list_in_yaml(head: Mapping[str, Any], name: str, values: Iterator[bytes]) -> Iterator[bytes]:
+def _encode_yaml_list(head: Mapping[str, Any], name: str, values: Iterator[bytes]) -> Iterator[bytes]:
     first = next(values, None)
     if first is None:
-        yield _dump({**head, name: []})
+        yield _dump_yaml({**head, name: []})
         return
-    yield b"%s%s:\n" % (_dump(dict(head)), name.encode())
+    yield b"%s%s:\n" % (_dump_yaml(dict(head)), name.encode())
     for value in chain((first,), values):
-        yield _dump([msgspec.json.decode(value)])
+        yield _dump_yaml([msgspec.json.decode(value)])
 
 
-def _dump(value: Any) -> bytes:
+def _dump_yaml(value: Any) -> bytes:
     text: str = yaml.dump(value, Dumper=_DUMPER, allow_unicode=True)
     return text.encode()
 
 
-def bookmark(resource: Resource, form: Representation, revision: int, *, initial_end: bool) -> bytes:
+def encode_bookmark(resource: Resource, form: Representation, revision: int, *, initial_end: bool) -> bytes:
     """Encode the object of a BOOKMARK, which has only a resourceVersion."""
     meta: dict[str, Any] = {"resourceVersion": str(revision), "creationTimestamp": None}
     if initial_end:
         meta["annotations"] = {"k8s.io/initial-events-end": "true"}
     if form.view is RepresentationKind.TABLE:
         marked = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
-        rows = [{"cells": [""] * len(_columns(resource)), "object": marked}]
+        rows = [{"cells": [""] * len(_columns_of(resource)), "object": marked}]
         return encode(_build_table(resource, form, rows, {"resourceVersion": str(revision)}))
     if form.view is RepresentationKind.META:
         return encode({"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": meta})
     return encode({"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta})
 
 
-def _columns(resource: Resource) -> tuple[Any, ...]:
+def _columns_of(resource: Resource) -> tuple[Any, ...]:
     return resource.columns or (NAME, AGE)
 
 
@@ -208,7 +212,7 @@ def _build_table(
             "description": column.description or f"{column.name} of the {resource.kind}.",
             "priority": column.priority,
         }
-        for column in _columns(resource)
+        for column in _columns_of(resource)
     ]
     return {
         "kind": "Table",
@@ -219,14 +223,14 @@ def _build_table(
     }
 
 
-def _row(record: Record, resource: Resource, form: Representation, now: datetime) -> dict[str, Any]:
-    value = shown(record)
-    cells = [_compute_cell(column, value, now) for column in _columns(resource)]
+def _build_row(record: Record, resource: Resource, form: Representation, now: datetime) -> dict[str, Any]:
+    value = decode_with_name(record)
+    cells = [_compute_cell(column, value, now) for column in _columns_of(resource)]
     if form.include == "None":
         return {"cells": cells}
     if form.include == "Object":
-        return {"cells": cells, "object": served(resource, value)}
-    return {"cells": cells, "object": _partial(value, form)}
+        return {"cells": cells, "object": convert_to_served(resource, value)}
+    return {"cells": cells, "object": _build_partial_metadata(value, form)}
 
 
 def _compute_cell(column: Column, value: Object, now: datetime) -> Any:
@@ -237,5 +241,5 @@ def _compute_cell(column: Column, value: Object, now: datetime) -> Any:
         return UNKNOWN
 
 
-def _partial(value: Object, form: Representation) -> dict[str, Any]:
+def _build_partial_metadata(value: Object, form: Representation) -> dict[str, Any]:
     return {"kind": "PartialObjectMetadata", "apiVersion": form.api_version, "metadata": value["metadata"]}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final
 
-from vipwire_up.api.answers.discovery import base_paths, subresources, version
+from vipwire_up.api.answers.discovery import build_version, list_subresources, resources_by_base_path
 from vipwire_up.api.kinds.catalogue import SERVED
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.objects.object import encode
@@ -48,78 +48,80 @@ _LIST_META: Final = "io.k8s.apimachinery.pkg.apis.meta.v1.ListMeta"
 
 
 @cache
-def document_v2() -> dict[str, Any]:
-    info = {"title": "vipwire", "version": version()["gitVersion"]}
+def build_document_v2() -> dict[str, Any]:
+    info = {"title": "vipwire", "version": build_version()["gitVersion"]}
     return {
         "swagger": "2.0",
         "info": info,
-        "paths": dict(_paths(SERVED, 2)),
-        "definitions": _schemas(SERVED, "#/definitions/", 2),
+        "paths": dict(_build_paths(SERVED, 2)),
+        "definitions": _build_schemas(SERVED, "#/definitions/", 2),
     }
 
 
 @cache
-def document_v3(base: str) -> bytes:
-    resources = base_paths()[base]
+def build_document_v3(base: str) -> bytes:
+    resources = resources_by_base_path()[base]
     return encode(
         {
             "openapi": "3.0.0",
-            "info": {"title": "vipwire", "version": version()["gitVersion"]},
-            "paths": dict(_paths(resources, 3)),
-            "components": {"schemas": _schemas(resources, "#/components/schemas/", 3)},
+            "info": {"title": "vipwire", "version": build_version()["gitVersion"]},
+            "paths": dict(_build_paths(resources, 3)),
+            "components": {"schemas": _build_schemas(resources, "#/components/schemas/", 3)},
         }
     )
 
 
 @cache
-def index_v3() -> bytes:
+def build_index_v3() -> bytes:
     """Build the index of the version 3 documents, with a hash in each URL so that clients can cache them."""
     paths = {}
-    for base in base_paths():
-        digest = hashlib.sha256(document_v3(base)).hexdigest().upper()
+    for base in resources_by_base_path():
+        digest = hashlib.sha256(build_document_v3(base)).hexdigest().upper()
         paths[base.strip("/")] = {"serverRelativeURL": f"/openapi/v3{base}?hash={digest}"}
     return encode({"paths": paths})
 
 
-def _schemas(resources: Iterable[Resource], base: str, document: int) -> dict[str, Any]:
+def _build_schemas(resources: Iterable[Resource], base: str, document: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     kinds = {resource.type.name: resource for resource in resources}
     for resource in kinds.values():
-        _collect(resource.type, found, base, document)
-        found[resource.type.name]["x-kubernetes-group-version-kind"] = [_gvk(resource)]
-        found[f"{resource.type.name}List"] = _list_schema(resource, base)
-    _collect(META["ObjectMeta"], found, base, document)
+        _collect_schemas(resource.type, found, base, document)
+        found[resource.type.name]["x-kubernetes-group-version-kind"] = [_group_version_kind(resource)]
+        found[f"{resource.type.name}List"] = _build_list_schema(resource, base)
+    _collect_schemas(META["ObjectMeta"], found, base, document)
     text = {"description": "A quantity, such as 100m or 2Gi.", "type": "string"}
     found[_NAMED["quantity"]] = text
-    found[_NAMED["intstr"]] = _int_or_string(document)
+    found[_NAMED["intstr"]] = _build_int_or_string(document)
     number = {"type": "integer", "format": "int64"}
     properties = {"continue": _FORMATS["string"], "remainingItemCount": number, "resourceVersion": _FORMATS["string"]}
     found[_LIST_META] = {"description": "Metadata of every list.", "type": "object", "properties": properties}
     return dict(sorted(found.items()))
 
 
-def _int_or_string(document: int) -> dict[str, Any]:
+def _build_int_or_string(document: int) -> dict[str, Any]:
     schema: dict[str, Any] = {"description": "A number or a name.", "format": "int-or-string"}
     either = [{"type": "integer"}, {"type": "string"}]
     return schema | ({"type": "string"} if document == 2 else {"oneOf": either})
 
 
-def _collect(kind: Type, found: dict[str, Any], base: str, document: int) -> None:
+def _collect_schemas(kind: Type, found: dict[str, Any], base: str, document: int) -> None:
     if kind.element is not None:
-        _collect(kind.element, found, base, document)
+        _collect_schemas(kind.element, found, base, document)
     if kind.shape is not Shape.OBJECT or kind.name in found:
         return
     schema: dict[str, Any] = {"description": kind.description, "type": "object"}
     found[kind.name] = schema
     if required := [field.name for field in kind.fields.values() if field.required]:
         schema["required"] = required
-    schema["properties"] = {name: _property(field, base, document) for name, field in sorted(kind.fields.items())}
+    schema["properties"] = {
+        name: _build_property(field, base, document) for name, field in sorted(kind.fields.items())
+    }
     for field in kind.fields.values():
-        _collect(field.type, found, base, document)
+        _collect_schemas(field.type, found, base, document)
 
 
-def _property(field: Field, base: str, document: int) -> dict[str, Any]:
-    schema = dict(_reference(field.type, base))
+def _build_property(field: Field, base: str, document: int) -> dict[str, Any]:
+    schema = dict(_build_reference(field.type, base))
     if "$ref" in schema and document == 3:
         schema = {"allOf": [schema]}
     schema["description"] = field.description
@@ -142,20 +144,20 @@ def _property(field: Field, base: str, document: int) -> dict[str, Any]:
     return schema
 
 
-def _reference(kind: Type, base: str) -> dict[str, Any]:
+def _build_reference(kind: Type, base: str) -> dict[str, Any]:
     if kind.shape is Shape.OBJECT:
         return {"$ref": f"{base}{kind.name}"}
     if kind.shape is Shape.LIST and kind.element:
-        return {"type": "array", "items": _reference(kind.element, base)}
+        return {"type": "array", "items": _build_reference(kind.element, base)}
     if kind.shape is Shape.MAP and kind.element:
-        return {"type": "object", "additionalProperties": _reference(kind.element, base)}
+        return {"type": "object", "additionalProperties": _build_reference(kind.element, base)}
     if kind.name in _NAMED:
         return {"$ref": f"{base}{_NAMED[kind.name]}"}
     return _FORMATS[kind.name]
 
 
-def _list_schema(resource: Resource, base: str) -> dict[str, Any]:
-    gvk = _gvk(resource) | {"kind": f"{resource.kind}List"}
+def _build_list_schema(resource: Resource, base: str) -> dict[str, Any]:
+    gvk = _group_version_kind(resource) | {"kind": f"{resource.kind}List"}
     return {
         "description": f"A list of {resource.kind} objects.",
         "type": "object",
@@ -170,30 +172,30 @@ def _list_schema(resource: Resource, base: str) -> dict[str, Any]:
     }
 
 
-def _gvk(resource: Resource) -> dict[str, str]:
+def _group_version_kind(resource: Resource) -> dict[str, str]:
     return {"group": resource.group, "kind": resource.kind, "version": resource.version}
 
 
-def _paths(resources: Iterable[Resource], document: int) -> Iterator[tuple[str, dict[str, Any]]]:
+def _build_paths(resources: Iterable[Resource], document: int) -> Iterator[tuple[str, dict[str, Any]]]:
     for resource in resources:
         many = f"{resource.base}/{resource.plural}"
         if resource.namespaced:
-            yield many, _path_item(resource, ("list",), document)
+            yield many, _build_path_item(resource, ("list",), document)
             many = f"{resource.base}/namespaces/{{namespace}}/{resource.plural}"
         collection = ("list", "post", *(("deletecollection",) if resource.deletes_many else ()))
-        yield many, _path_item(resource, collection, document)
-        yield f"{many}/{{name}}", _path_item(resource, ("get", "put", "patch", "delete"), document)
-        for name, _ in subresources(resource):
-            yield f"{many}/{{name}}/{name}", _path_item(resource, ("get", "put", "patch"), document)
+        yield many, _build_path_item(resource, collection, document)
+        yield f"{many}/{{name}}", _build_path_item(resource, ("get", "put", "patch", "delete"), document)
+        for name, _ in list_subresources(resource):
+            yield f"{many}/{{name}}/{name}", _build_path_item(resource, ("get", "put", "patch"), document)
 
 
-def _path_item(resource: Resource, actions: Iterable[str], document: int) -> dict[str, Any]:
+def _build_path_item(resource: Resource, actions: Iterable[str], document: int) -> dict[str, Any]:
     methods = {"list": "get", "deletecollection": "delete"}
-    return {methods.get(action, action): _operation(resource, action, document) for action in actions}
+    return {methods.get(action, action): _build_operation(resource, action, document) for action in actions}
 
 
-def _operation(resource: Resource, action: str, document: int) -> dict[str, Any]:
-    names = _parameters(action)
+def _build_operation(resource: Resource, action: str, document: int) -> dict[str, Any]:
+    names = _parameter_names(action)
     parameters = []
     for name, kind in (entry.split(":") for entry in names):
         typed = {"type": kind} if document == 2 else {"schema": {"type": kind}}
@@ -203,7 +205,7 @@ def _operation(resource: Resource, action: str, document: int) -> dict[str, Any]
         "parameters": parameters,
         "responses": {"200": {"description": "OK"}},
         "x-kubernetes-action": action,
-        "x-kubernetes-group-version-kind": _gvk(resource),
+        "x-kubernetes-group-version-kind": _group_version_kind(resource),
     }
     if document == 2:
         operation |= {"produces": ["application/json"], "consumes": list(_PATCHES) if action == "patch" else ["*/*"]}
@@ -214,7 +216,7 @@ def _operation(resource: Resource, action: str, document: int) -> dict[str, Any]
     return operation
 
 
-def _parameters(action: str) -> tuple[str, ...]:
+def _parameter_names(action: str) -> tuple[str, ...]:
     if action == "list":
         return _LIST_PARAMETERS
     if action in ("delete", "deletecollection"):
@@ -248,64 +250,66 @@ Extensions (x-...) are repeated pairs of a name and an Any, whose second field h
 
 
 @cache
-def document_proto() -> bytes:
-    return _message("Document", document_v2())
+def encode_document_proto() -> bytes:
+    return _encode_message("Document", build_document_v2())
 
 
-def _message(name: str, value: Mapping[str, Any]) -> bytes:
+def _encode_message(name: str, value: Mapping[str, Any]) -> bytes:
     fields = _MESSAGES[name]
     parts = []
     for key, part in value.items():
         if key in fields:
             number, what = fields[key]
-            parts.append(_field(number, what, part))
+            parts.append(_encode_field(number, what, part))
         elif key.startswith("x-") and "x-" in fields:
-            parts.append(_bytes(fields["x-"][0], _pair(key, _encode_any(part))))
+            parts.append(_encode_bytes(fields["x-"][0], _encode_pair(key, _encode_any(part))))
     return b"".join(parts)
 
 
-def _field(number: int, what: str, value: Any) -> bytes:
+def _encode_field(number: int, what: str, value: Any) -> bytes:
     if what.startswith("[]"):
-        return b"".join(_field(number, what[2:], part) for part in value)
+        return b"".join(_encode_field(number, what[2:], part) for part in value)
     if what.startswith("{}"):
-        pairs = (_bytes(1, _pair(key, _value(what[2:], part))) for key, part in value.items())
-        return _bytes(number, b"".join(pairs))
-    return _bytes(number, _value(what, value))
+        pairs = (_encode_bytes(1, _encode_pair(key, _encode_value(what[2:], part))) for key, part in value.items())
+        return _encode_bytes(number, b"".join(pairs))
+    return _encode_bytes(number, _encode_value(what, value))
 
 
-def _value(what: str, value: Any) -> bytes:  # noqa: PLR0911  # one return for each message that is no plain one
+def _encode_value(what: str, value: Any) -> bytes:  # noqa: PLR0911  # one return for each message that is no plain one
     match what:
         case "s":
             return str(value).encode()
         case "Any":
             return _encode_any(value)
         case "Additional" | "Items":  # a oneof whose first choice is a schema; a list of one schema
-            return _bytes(1, _message("Schema", value))
+            return _encode_bytes(1, _encode_message("Schema", value))
         case "TypeItem":
-            return _bytes(1, value.encode())
+            return _encode_bytes(1, value.encode())
         case "Paths":
-            return b"".join(_bytes(2, _pair(key, _message("PathItem", part))) for key, part in value.items())
+            return b"".join(
+                _encode_bytes(2, _encode_pair(key, _encode_message("PathItem", part))) for key, part in value.items()
+            )
         case "Responses":  # pairs of a code and a oneof, whose first choice is a response
-            codes = ((key, _bytes(1, _message("Response", part))) for key, part in value.items())
-            return b"".join(_bytes(1, _pair(key, part)) for key, part in codes)
+            codes = ((key, _encode_bytes(1, _encode_message("Response", part))) for key, part in value.items())
+            return b"".join(_encode_bytes(1, _encode_pair(key, part)) for key, part in codes)
         case "Parameter":  # a non-body parameter in the query: nested oneofs
-            return _bytes(1, _bytes(2, _bytes(3, _message("Query", value))))
-    return _message(what, value)
+            return _encode_bytes(1, _encode_bytes(2, _encode_bytes(3, _encode_message("Query", value))))
+    return _encode_message(what, value)
 
 
-def _pair(name: str, value: bytes) -> bytes:
-    return _bytes(1, name.encode()) + _bytes(2, value)
+def _encode_pair(name: str, value: bytes) -> bytes:
+    return _encode_bytes(1, name.encode()) + _encode_bytes(2, value)
 
 
 def _encode_any(value: Any) -> bytes:
-    return _bytes(2, encode(value) + b"\n")
+    return _encode_bytes(2, encode(value) + b"\n")
 
 
-def _bytes(number: int, value: bytes) -> bytes:
-    return _varint(number << 3 | 2) + _varint(len(value)) + value
+def _encode_bytes(number: int, value: bytes) -> bytes:
+    return _encode_varint(number << 3 | 2) + _encode_varint(len(value)) + value
 
 
-def _varint(number: int) -> bytes:
+def _encode_varint(number: int) -> bytes:
     result = bytearray()
     while number > 0x7F:
         result.append(number & 0x7F | 0x80)

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.answers import discovery, openapi
-from vipwire_up.api.objects.errors import no_such_page
+from vipwire_up.api.objects.errors import page_not_found
 from vipwire_up.api.objects.object import encode
 
 _JSON: Final = "application/json"
@@ -46,11 +46,11 @@ class Page:
 
     @property
     def tag(self) -> str:
-        return f'"{_digest(self.body)}"'
+        return f'"{_hash_body(self.body)}"'
 
 
 @lru_cache(64)
-def _digest(body: bytes) -> str:
+def _hash_body(body: bytes) -> str:
     return hashlib.sha256(body).hexdigest().upper()
 
 
@@ -58,70 +58,75 @@ def read_page(path: str, accept: str, host: str) -> Page:
     """Return a page; raise ApiError 404 for an unknown path, 406 for an unsupported media type."""
     path = path.rstrip("/") or "/"
     if path in ("/api", "/apis"):
-        return _root(path, accept, host)
+        return _read_root_page(path, accept, host)
     if path in ("/openapi/v2", _OLD_PROTOBUF):
-        return _openapi_v2(path, accept)
+        return _read_openapi_v2(path, accept)
     if path == "/version":
-        return Page(encode(discovery.version()))
+        return Page(encode(discovery.build_version()))
     if path.startswith("/openapi/v3"):
-        return _openapi_v3(path)
-    return _plain_page(path)
+        return _read_openapi_v3(path)
+    return _read_plain_page(path)
 
 
-def _root(path: str, accept: str, host: str) -> Page:
+def _read_root_page(path: str, accept: str, host: str) -> Page:
     for choice in accept.split(","):
         if f"g={_AGGREGATED}" in choice and "application/json" in choice:
             version = "v2" if "v=v2;" in f"{choice.replace(' ', '')};" else "v2beta1"
-            return _aggregated_page(path, version)
+            return _read_aggregated_discovery(path, version)
         if choice.strip().partition(";")[0] in (_JSON, "*/*", ""):
             break
-    return Page(encode(discovery.api_versions(host) if path == "/api" else discovery.api_groups()))
+    return Page(encode(discovery.build_api_versions(host) if path == "/api" else discovery.build_api_group_list()))
 
 
 @cache
-def _aggregated_page(path: str, version: str) -> Page:
-    names = [group for group in discovery.groups() if bool(group) == (path == "/apis")]
+def _read_aggregated_discovery(path: str, version: str) -> Page:
+    names = [group for group in discovery.resources_by_group() if bool(group) == (path == "/apis")]
     media = f"{_JSON};g={_AGGREGATED};v={version};as=APIGroupDiscoveryList"
-    return Page(encode(discovery.build_aggregated(names, version)), media)
+    return Page(encode(discovery.build_aggregated_discovery(names, version)), media)
 
 
-def _openapi_v2(path: str, accept: str) -> Page:
+def _read_openapi_v2(path: str, accept: str) -> Page:
     if "protobuf" in accept or path == _OLD_PROTOBUF:
-        return Page(openapi.document_proto(), openapi.PROTOBUF)
+        return Page(openapi.encode_document_proto(), openapi.PROTOBUF)
     if accept and not any(word in accept for word in ("json", "*/*")):
         raise ApiError(406, "NotAcceptable", f"only {_JSON} and {openapi.PROTOBUF} are served")
-    return Page(_document_v2())
+    return Page(_encode_document_v2())
 
 
 @cache
-def _document_v2() -> bytes:
-    return encode(openapi.document_v2())
+def _encode_document_v2() -> bytes:
+    return encode(openapi.build_document_v2())
 
 
-def _openapi_v3(path: str) -> Page:
+def _read_openapi_v3(path: str) -> Page:
     if path == "/openapi/v3":
-        return Page(openapi.index_v3())
+        return Page(openapi.build_index_v3())
     base = path.removeprefix("/openapi/v3")
-    if base not in discovery.base_paths():
-        raise no_such_page()
-    return Page(openapi.document_v3(base))
+    if base not in discovery.resources_by_base_path():
+        raise page_not_found()
+    return Page(openapi.build_document_v3(base))
 
 
-def _plain_page(path: str) -> Page:
+def _read_plain_page(path: str) -> Page:
     known: dict[str, Any] = {
-        "/": {"paths": sorted([*_ROOTS, *_group_paths()])},
+        "/": {"paths": sorted([*_ROOTS, *_list_group_paths()])},
         CUSTOM_KINDS: {"kind": "CustomResourceDefinitionList", "apiVersion": "apiextensions.k8s.io/v1", "items": []}
         | {"metadata": {"resourceVersion": "1"}},
     }
-    known |= {f"/apis/{group}": discovery.api_group(group) for group in discovery.groups() if group}
-    known |= {base: discovery.resource_list(members) for base, members in discovery.base_paths().items()}
+    known |= {f"/apis/{group}": discovery.build_api_group(group) for group in discovery.resources_by_group() if group}
+    known |= {
+        base: discovery.build_resource_list(members) for base, members in discovery.resources_by_base_path().items()
+    }
     if path not in known:
-        raise no_such_page()
+        raise page_not_found()
     return Page(encode(known[path]))
 
 
-def _group_paths() -> list[str]:
-    return [*(f"/apis/{group}" for group in discovery.groups() if group), *discovery.base_paths()]
+def _list_group_paths() -> list[str]:
+    return [
+        *(f"/apis/{group}" for group in discovery.resources_by_group() if group),
+        *discovery.resources_by_base_path(),
+    ]
 
 
 _PAGES: Final = ("healthz", "livez", "readyz")
@@ -145,25 +150,25 @@ def read_health(
     page, _, one = path.strip("/").partition("/")
     if page not in _PAGES:
         return None
-    parts, notes = ({_check(name): why for name, why in each.items()} for each in (troubles, notes))
+    parts, notes = ({_name_check(name): why for name, why in each.items()} for each in (troubles, notes))
     checks = _PING | (parts if page == "readyz" else {})
     if one and one not in checks:
-        raise no_such_page()
+        raise page_not_found()
     if one:
         checks = {one: checks[one]}
     checks = {name: why for name, why in checks.items() if name not in left_out}
     failed = any(checks.values())
     if not failed and not verbose:
         return 200, "ok"
-    lines = [_line(name, why, notes.get(name, ""), trusted=trusted) for name, why in checks.items()]
+    lines = [_format_check_line(name, why, notes.get(name, ""), trusted=trusted) for name, why in checks.items()]
     return 500 if failed else 200, "\n".join([*lines, f"{page} check {'failed' if failed else 'passed'}", ""])
 
 
-def _check(part: str) -> str:
+def _name_check(part: str) -> str:
     return f"part-{part.lower().replace(' ', '-')}"
 
 
-def _line(name: str, why: str, note: str, *, trusted: bool) -> str:
+def _format_check_line(name: str, why: str, note: str, *, trusted: bool) -> str:
     if not why:
         return f"[+]{name} ok" + (f", but {note}" if note and trusted else "")
     return f"[-]{name} failed: {why if trusted else 'reason withheld'}"

@@ -53,13 +53,13 @@ def decode(value: Any, kind: Type, findings: Findings, path: str = "", old: Any 
         return _decode_object(value, kind, findings, path, old if isinstance(old, dict) else None)
     if kind.shape is Shape.LIST and kind.element is not None:
         if not isinstance(value, list):
-            raise _mismatch(value, path, "a list")
+            raise _type_mismatch_error(value, path, "a list")
         element = kind.element
         pairs = enumerate(zip_longest(value, old[: len(value)] if isinstance(old, list) else ()))
         return [decode(part, element, findings, f"{path}[{i}]", was) for i, (part, was) in pairs if part is not None]
     if kind.shape is Shape.MAP and kind.element is not None:
         if not isinstance(value, dict):
-            raise _mismatch(value, path, "a map")
+            raise _type_mismatch_error(value, path, "a map")
         element, before = kind.element, old if isinstance(old, dict) else {}
         return {
             key: decode(part, element, findings, f"{path}[{key}]", before.get(key))
@@ -71,7 +71,7 @@ def decode(value: Any, kind: Type, findings: Findings, path: str = "", old: Any 
 
 def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: Mapping[str, Any] | None) -> Any:
     if not isinstance(value, dict):
-        raise _mismatch(value, path, kind.name.rpartition(".")[2])
+        raise _type_mismatch_error(value, path, kind.name.rpartition(".")[2])
     result, prefix, before = {}, f"{path}." if path else "", old or {}
     for name, part in value.items():
         known = kind.fields.get(name)
@@ -87,7 +87,7 @@ def _decode_object(value: Any, kind: Type, findings: Findings, path: str, old: M
                 _check_field(result[name], known, findings, f"{prefix}{name}")
     for name, known in _required_fields(kind):
         if name not in result:
-            _fill(result, known, findings, f"{prefix}{name}", needed=old is None or name in before)
+            _fill_missing_field(result, known, findings, f"{prefix}{name}", needed=old is None or name in before)
     return result
 
 
@@ -101,7 +101,7 @@ def _may_be_empty(known: Field) -> bool:
     return known.type.name == "string" and not known.is_pointer and bool(known.one_of or known.default)
 
 
-def _fill(result: dict[str, Any], known: Field, findings: Findings, path: str, *, needed: bool) -> None:
+def _fill_missing_field(result: dict[str, Any], known: Field, findings: Findings, path: str, *, needed: bool) -> None:
     if known.default is not None:
         is_scalar = known.type.shape is Shape.SCALAR
         result[known.name] = known.default if is_scalar else decode(known.default, known.type, findings, path)
@@ -119,7 +119,7 @@ def _check_field(value: Any, known: Field, findings: Findings, path: str) -> Non
         findings.causes.append(few if len(value) < low else too_many(path, len(value), high))
     if known.type.shape is Shape.LIST:
         if known.is_custom and (known.keys or known.is_set):
-            findings.causes.extend(_find_repeated(value, known, path))
+            findings.causes.extend(_find_repeated_elements(value, known, path))
         for index, part in enumerate(value):
             _check_value(part, known, findings, f"{path}[{index}]")
     elif known.type.shape is Shape.MAP:
@@ -129,7 +129,7 @@ def _check_field(value: Any, known: Field, findings: Findings, path: str) -> Non
         _check_value(value, known, findings, path)
 
 
-def _find_repeated(value: list[Any], known: Field, path: str) -> Iterator[Cause]:
+def _find_repeated_elements(value: list[Any], known: Field, path: str) -> Iterator[Cause]:
     seen: set[str] = set()
     for index, part in enumerate(value):
         key = {name: part.get(name) for name in known.keys} if known.keys else part
@@ -161,16 +161,16 @@ def _check_value(value: Any, known: Field, findings: Findings, path: str) -> Non
 def _decode_scalar(value: Any, name: str, path: str, old: Any) -> Any:
     if name in _NUMBERS:
         if isinstance(value, bool) or not isinstance(value, int) or not -_NUMBERS[name] <= value < _NUMBERS[name]:
-            raise _mismatch(value, path, name)
+            raise _type_mismatch_error(value, path, name)
         return value
     if name == "bool":
         if not isinstance(value, bool):
-            raise _mismatch(value, path, "bool")
+            raise _type_mismatch_error(value, path, "bool")
         return value
     if name in ("intstr", "quantity") and isinstance(value, int | float) and not isinstance(value, bool):
         return _decode_number(value, name, path)
     if not isinstance(value, str):
-        raise _mismatch(value, path, "string" if name in ("time", "microtime", "bytes") else name)
+        raise _type_mismatch_error(value, path, "string" if name in ("time", "microtime", "bytes") else name)
     if value == old:
         return value
     _check_text(value, name, path)
@@ -183,7 +183,7 @@ def _decode_number(value: float, name: str, path: str) -> int | str:
         return write_quantity(str(value))
     limit = _NUMBERS["int32"]
     if value != int(value) or not -limit <= value < limit:
-        raise _mismatch(value, path, "int32")
+        raise _type_mismatch_error(value, path, "int32")
     return int(value)
 
 
@@ -200,6 +200,6 @@ def _check_text(value: str, name: str, path: str) -> None:
             raise bad_request(f"{path}: illegal base64 data") from None
 
 
-def _mismatch(value: Any, path: str, wanted: str) -> Exception:
+def _type_mismatch_error(value: Any, path: str, wanted: str) -> Exception:
     found = {bool: "bool", str: "string", list: "array", dict: "object"}.get(type(value), "number")
     return bad_request(f"json: cannot unmarshal {found} into field {path or '.'} of type {wanted}")

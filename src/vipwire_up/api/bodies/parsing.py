@@ -12,7 +12,7 @@ from vipwire.errors import DecodeError
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies import protobuf
 from vipwire_up.api.objects.errors import bad_request
-from vipwire_up.api.objects.object import parse
+from vipwire_up.api.objects.object import parse_json
 from vipwire_up.api.objects.schema import Type
 
 MOST_VALUES: Final = 50_000
@@ -44,7 +44,7 @@ def check_size(value: Value) -> Value:
     return value
 
 
-def repeated_fields(body: bytes) -> list[str]:
+def find_repeated_fields(body: bytes) -> list[str]:
     """Return the paths of duplicate fields in JSON; none if the body is not JSON."""
     try:
         found = _find_repeated_json_keys(body)
@@ -109,13 +109,13 @@ class Parsed:
 
 async def read_json(body: bytes, *, strictly: bool = False) -> Parsed:
     """Parse JSON; `strictly` looks for duplicate fields. Raise ApiError 400 or 413."""
-    return await _read_in_thread(lambda: _json(body, strictly=strictly), len(body) > AT_ONCE_BYTES)
+    return await _read_in_thread(lambda: _parse_json_body(body, strictly=strictly), len(body) > AT_ONCE_BYTES)
 
 
 async def read_yaml(body: bytes, *, strictly: bool = False) -> Parsed:
     if body.lstrip()[:1] == b"{":
         return await read_json(body, strictly=strictly)
-    return await _read_in_thread(lambda: _yaml(body, strictly=strictly), len(body) > _YAML_AT_ONCE_BYTES)
+    return await _read_in_thread(lambda: _parse_yaml_body(body, strictly=strictly), len(body) > _YAML_AT_ONCE_BYTES)
 
 
 async def read_protobuf(body: bytes, types: Mapping[str, Type]) -> Parsed:
@@ -125,12 +125,12 @@ async def read_protobuf(body: bytes, types: Mapping[str, Type]) -> Parsed:
     )
 
 
-def _json(body: bytes, *, strictly: bool) -> Parsed:
-    value = check_size(parse(body))
-    return Parsed(value, tuple(repeated_fields(body)) if strictly else ())
+def _parse_json_body(body: bytes, *, strictly: bool) -> Parsed:
+    value = check_size(parse_json(body))
+    return Parsed(value, tuple(find_repeated_fields(body)) if strictly else ())
 
 
-def _yaml(body: bytes, *, strictly: bool) -> Parsed:
+def _parse_yaml_body(body: bytes, *, strictly: bool) -> Parsed:
     value, repeated = parse_yaml(body)
     return Parsed(value, tuple(repeated) if strictly else ())
 

@@ -47,12 +47,16 @@ def decode_body(body: bytes, types: Mapping[str, Type]) -> Any:
 def _unpack_envelope(body: bytes, types: Mapping[str, Type]) -> dict[str, Any]:
     if not body.startswith(_MAGIC):
         raise _MalformedProtobufError("does not begin with k8s and a zero")
-    outer = dict(_fields(body[len(_MAGIC) :]))
-    meta = {number: _bytes(part).decode() for number, part in _fields(_bytes(outer.get(1, b"")))}
+    outer = dict(_split_fields(body[len(_MAGIC) :]))
+    meta = {
+        number: _require_bytes(part).decode() for number, part in _split_fields(_require_bytes(outer.get(1, b"")))
+    }
     kind = meta.get(2, "")
     if kind not in types:
         raise _MalformedProtobufError(f"kind {kind!r} is not served here")
-    return {"apiVersion": meta.get(1, ""), "kind": kind} | _message(_bytes(outer.get(2, b"")), types[kind], 0)
+    return {"apiVersion": meta.get(1, ""), "kind": kind} | _decode_message(
+        _require_bytes(outer.get(2, b"")), types[kind], 0
+    )
 
 
 @cache
@@ -71,65 +75,67 @@ def fields_by_number(kind: Type) -> dict[int, Field | dict[int, Field]]:
     return found
 
 
-def _message(body: bytes, kind: Type, depth: int) -> dict[str, Any]:
+def _decode_message(body: bytes, kind: Type, depth: int) -> dict[str, Any]:
     if depth > _MOST_DEEP:
         raise _MalformedProtobufError("nested too deeply")
     result: dict[str, Any] = {}
     numbers = fields_by_number(kind)
-    for number, part in _fields(body):
+    for number, part in _split_fields(body):
         known = numbers.get(number)
         if isinstance(known, dict):
-            for inner, value in _fields(_bytes(part)):
+            for inner, value in _split_fields(_require_bytes(part)):
                 if inner in known:
-                    _take(result, known[inner], value, depth)
+                    _decode_field(result, known[inner], value, depth)
         elif known is not None:
-            _take(result, known, part, depth)
+            _decode_field(result, known, part, depth)
     return result
 
 
-def _take(result: dict[str, Any], field: Field, part: int | bytes, depth: int) -> None:
+def _decode_field(result: dict[str, Any], field: Field, part: int | bytes, depth: int) -> None:
     kind = field.type
     if kind.shape is Shape.LIST and kind.element is not None:
-        result.setdefault(field.name, []).append(_value(part, kind.element, field.name, depth))
+        result.setdefault(field.name, []).append(_decode_value(part, kind.element, field.name, depth))
     elif kind.shape is Shape.MAP and kind.element is not None:
-        pair = dict(_fields(_bytes(part)))
-        name = _bytes(pair.get(1, b"")).decode()
-        result.setdefault(field.name, {})[name] = _value(pair.get(2, b""), kind.element, field.name, depth)
+        pair = dict(_split_fields(_require_bytes(part)))
+        name = _require_bytes(pair.get(1, b"")).decode()
+        result.setdefault(field.name, {})[name] = _decode_value(pair.get(2, b""), kind.element, field.name, depth)
     else:
-        value = _value(part, kind, field.name, depth)
+        value = _decode_value(part, kind, field.name, depth)
         if value not in ("", 0, None) or field.required or (field.name in _POINTERS and value is not None):
             result[field.name] = value
 
 
-def _value(part: int | bytes, kind: Type, name: str, depth: int) -> Any:  # noqa: PLR0911  # one for each form
+def _decode_value(part: int | bytes, kind: Type, name: str, depth: int) -> Any:  # noqa: PLR0911  # one for each form
     if kind.shape is Shape.OBJECT:
-        return _message(_bytes(part), kind, depth + 1)
+        return _decode_message(_require_bytes(part), kind, depth + 1)
     if kind.shape is Shape.ANY:
-        return _opaque(_bytes(part), name)
+        return _decode_opaque_message(_require_bytes(part), name)
     match kind.name:
         case "bool":
-            return bool(_number(part))
+            return bool(_require_number(part))
         case "int32" | "int64":
-            return _convert_to_signed(_number(part))
+            return _convert_to_signed(_require_number(part))
         case "bytes":
-            return base64.b64encode(_bytes(part)).decode()
+            return base64.b64encode(_require_bytes(part)).decode()
         case "time" | "microtime":
-            return _time(_bytes(part), micro=kind.name == "microtime")
+            return _decode_time(_require_bytes(part), micro=kind.name == "microtime")
         case "quantity":
-            return _bytes(dict(_fields(_bytes(part))).get(1, b"")).decode()
+            return _require_bytes(dict(_split_fields(_require_bytes(part))).get(1, b"")).decode()
         case "intstr":
-            found = dict(_fields(_bytes(part)))
+            found = dict(_split_fields(_require_bytes(part)))
             return (
-                _bytes(found.get(3, b"")).decode() if found.get(1) else _convert_to_signed(_number(found.get(2, 0)))
+                _require_bytes(found.get(3, b"")).decode()
+                if found.get(1)
+                else _convert_to_signed(_require_number(found.get(2, 0)))
             )
-    return _bytes(part).decode()
+    return _require_bytes(part).decode()
 
 
-def _opaque(body: bytes, name: str) -> Any:
+def _decode_opaque_message(body: bytes, name: str) -> Any:
     """Decode values that this server does not look into: fieldsV1, which holds JSON, and empty messages."""
     if name == "fieldsV1":
         try:
-            return json.loads(_bytes(dict(_fields(body)).get(1, b"{}")))
+            return json.loads(_require_bytes(dict(_split_fields(body)).get(1, b"{}")))
         except ValueError:
             raise _MalformedProtobufError("fieldsV1 holds no JSON") from None
     if body:
@@ -137,9 +143,9 @@ def _opaque(body: bytes, name: str) -> Any:
     return {}
 
 
-def _time(body: bytes, *, micro: bool) -> str | None:
-    found = dict(_fields(body))
-    seconds, nanos = _convert_to_signed(_number(found.get(1, 0))), _number(found.get(2, 0))
+def _decode_time(body: bytes, *, micro: bool) -> str | None:
+    found = dict(_split_fields(body))
+    seconds, nanos = _convert_to_signed(_require_number(found.get(1, 0))), _require_number(found.get(2, 0))
     if not found:
         return None
     try:
@@ -150,17 +156,17 @@ def _time(body: bytes, *, micro: bool) -> str | None:
     return f"{moment:%Y-%m-%dT%H:%M:%S}{fraction}Z"
 
 
-def _fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
+def _split_fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Split a message into field numbers and values: an int for a varint, else bytes."""
     at = 0
     while at < len(body):
-        tag, at = _varint(body, at)
+        tag, at = _read_varint(body, at)
         match tag & 7:
             case 0:
-                number, at = _varint(body, at)
+                number, at = _read_varint(body, at)
                 yield tag >> 3, number
             case 2:
-                size, at = _varint(body, at)
+                size, at = _read_varint(body, at)
                 if at + size > len(body):
                     raise _MalformedProtobufError("ends early")
                 yield tag >> 3, body[at : at + size]
@@ -171,7 +177,7 @@ def _fields(body: bytes) -> Iterator[tuple[int, int | bytes]]:
                 raise _MalformedProtobufError(f"wire type {kind}")
 
 
-def _varint(body: bytes, at: int) -> tuple[int, int]:
+def _read_varint(body: bytes, at: int) -> tuple[int, int]:
     number = shift = 0
     while True:
         if at >= len(body) or shift > 63:
@@ -183,13 +189,13 @@ def _varint(body: bytes, at: int) -> tuple[int, int]:
             return number, at
 
 
-def _bytes(part: int | bytes) -> bytes:
+def _require_bytes(part: int | bytes) -> bytes:
     if isinstance(part, int):
         raise _MalformedProtobufError("a number where text is expected")
     return part
 
 
-def _number(part: int | bytes) -> int:
+def _require_number(part: int | bytes) -> int:
     if isinstance(part, bytes):
         raise _MalformedProtobufError("text where a number is expected")
     return part

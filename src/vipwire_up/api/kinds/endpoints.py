@@ -9,10 +9,10 @@ from vipwire.model.net import add_brackets
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.service import SERVICE_TYPES
 from vipwire_up.api.objects import names
-from vipwire_up.api.objects.addresses import endpoint_problem, family_of
-from vipwire_up.api.objects.columns import AGE, NAME, joined, path_cell
+from vipwire_up.api.objects.addresses import family_of, find_endpoint_problem
+from vipwire_up.api.objects.columns import AGE, NAME, column_of_path, join_values
 from vipwire_up.api.objects.errors import Cause, duplicate, invalid, required, too_many
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
@@ -68,9 +68,11 @@ def _check_slice(new: Object, old: Object | None) -> Iterator[Cause]:
         name = port.get("name") or ""
         if name in seen:
             yield duplicate(f"ports[{index}].name", name)
-        elif name and (problem := names.label(name)):
+        elif name and (problem := names.check_label(name)):
             yield invalid(f"ports[{index}].name", name, problem)
-        yield from names.check(port.get("appProtocol"), names.check_qualified_name, f"ports[{index}].appProtocol")
+        yield from names.apply_name_rule(
+            port.get("appProtocol"), names.check_qualified_name, f"ports[{index}].appProtocol"
+        )
         seen.add(name)
 
 
@@ -81,12 +83,12 @@ def _check_endpoint(endpoint: Object, kind: str | None, path: str) -> Iterator[C
     if len(addresses) > _MOST_ADDRESSES:
         yield too_many(f"{path}.addresses", len(addresses), _MOST_ADDRESSES)
     for index, address in enumerate(addresses):
-        if problem := _address_problem(address, kind):
+        if problem := _find_address_problem(address, kind):
             yield invalid(f"{path}.addresses[{index}]", address, problem)
-    yield from names.check(endpoint.get("hostname"), names.label, f"{path}.hostname")
-    yield from names.check(endpoint.get("nodeName"), names.subdomain, f"{path}.nodeName")
-    for part, rule in (("forZones", names.label_value), ("forNodes", names.subdomain)):
-        yield from _check_hints(at(endpoint, "hints", part) or [], rule, f"{path}.hints.{part}")
+    yield from names.apply_name_rule(endpoint.get("hostname"), names.check_label, f"{path}.hostname")
+    yield from names.apply_name_rule(endpoint.get("nodeName"), names.check_subdomain, f"{path}.nodeName")
+    for part, rule in (("forZones", names.check_label_value), ("forNodes", names.check_subdomain)):
+        yield from _check_hints(value_at(endpoint, "hints", part) or [], rule, f"{path}.hints.{part}")
 
 
 def _check_hints(hints: list[Object], rule: names.NameRule, path: str) -> Iterator[Cause]:
@@ -103,27 +105,29 @@ def _check_hints(hints: list[Object], rule: names.NameRule, path: str) -> Iterat
         seen.add(name)
 
 
-def _address_problem(address: str, kind: str | None) -> str:
+def _find_address_problem(address: str, kind: str | None) -> str:
     if kind not in ("IPv4", "IPv6"):
-        return names.subdomain(address) if kind == "FQDN" else ""
+        return names.check_subdomain(address) if kind == "FQDN" else ""
     if family_of(address) != kind:
         return f"must be a valid {kind} address"
     usual = str(ipaddress.ip_address(address))
-    return f'must be in canonical form ("{usual}")' if usual != address else endpoint_problem(address)
+    return f'must be in canonical form ("{usual}")' if usual != address else find_endpoint_problem(address)
 
 
-def _warn(new: Object, _old: Object | None) -> Iterator[str]:
+def _warn_endpoint_slice(new: Object, _old: Object | None) -> Iterator[str]:
     if new.get("addressType") == "FQDN":
         yield "addressType: FQDN endpoints are deprecated"
 
 
-def _ports_cell(value: Object, _now: datetime) -> str:
-    return joined((port.get("port") or "*" for port in value.get("ports") or ()), most=3).replace("<none>", "<unset>")
+def _format_ports(value: Object, _now: datetime) -> str:
+    return join_values((port.get("port") or "*" for port in value.get("ports") or ()), most=3).replace(
+        "<none>", "<unset>"
+    )
 
 
-def _endpoints_cell(value: Object, _now: datetime) -> str:
-    addresses = [at(endpoint, "addresses", 0) for endpoint in value.get("endpoints") or ()]
-    return joined(filter(None, addresses), most=3).replace("<none>", "<unset>")
+def _format_endpoints(value: Object, _now: datetime) -> str:
+    addresses = [value_at(endpoint, "addresses", 0) for endpoint in value.get("endpoints") or ()]
+    return join_values(filter(None, addresses), most=3).replace("<none>", "<unset>")
 
 
 def _check_endpoints(new: Object, old: Object | None) -> Iterator[Cause]:
@@ -142,10 +146,10 @@ def _check_endpoints(new: Object, old: Object | None) -> Iterator[Cause]:
 
 
 def _check_endpoint_address(address: Object, path: str) -> Iterator[Cause]:
-    if problem := endpoint_problem(address.get("ip") or ""):
+    if problem := find_endpoint_problem(address.get("ip") or ""):
         yield invalid(f"{path}.ip", address.get("ip"), problem)
-    yield from names.check(address.get("hostname"), names.label, f"{path}.hostname")
-    yield from names.check(address.get("nodeName"), names.subdomain, f"{path}.nodeName")
+    yield from names.apply_name_rule(address.get("hostname"), names.check_label, f"{path}.hostname")
+    yield from names.apply_name_rule(address.get("nodeName"), names.check_subdomain, f"{path}.nodeName")
 
 
 def _check_subset_ports(ports: list[Object], path: str) -> Iterator[Cause]:
@@ -153,18 +157,18 @@ def _check_subset_ports(ports: list[Object], path: str) -> Iterator[Cause]:
         name = port.get("name") or ""
         if not name and len(ports) > 1:
             yield required(f"{path}.ports[{number}].name")
-        elif name and (problem := names.label(name)):
+        elif name and (problem := names.check_label(name)):
             yield invalid(f"{path}.ports[{number}].name", name, problem)
 
 
-def _subsets_cell(value: Object, _now: datetime) -> str:
+def _format_subsets(value: Object, _now: datetime) -> str:
     found = []
     for subset in value.get("subsets") or ():
         ports = [port.get("port") for port in subset.get("ports") or ()]
         for address in subset.get("addresses") or ():
             ip = add_brackets(address["ip"])
             found += [f"{ip}:{port}" for port in ports] or [address["ip"]]
-    return joined(found, most=3)
+    return join_values(found, most=3)
 
 
 ENDPOINT_SLICES: Final = Resource(
@@ -174,12 +178,12 @@ ENDPOINT_SLICES: Final = Resource(
     type=_TYPES["EndpointSlice"],
     counts_generations=True,
     check=_check_slice,
-    warn=_warn,
+    warn=_warn_endpoint_slice,
     columns=(
         NAME,
-        Column("AddressType", path_cell("addressType")),
-        Column("Ports", _ports_cell),
-        Column("Endpoints", _endpoints_cell),
+        Column("AddressType", column_of_path("addressType")),
+        Column("Ports", _format_ports),
+        Column("Endpoints", _format_endpoints),
         AGE,
     ),
 )
@@ -192,5 +196,5 @@ ENDPOINTS: Final = Resource(
     type=SERVICE_TYPES["Endpoints"],
     short_names=("ep",),
     check=_check_endpoints,
-    columns=(NAME, Column("Endpoints", _subsets_cell), AGE),
+    columns=(NAME, Column("Endpoints", _format_subsets), AGE),
 )

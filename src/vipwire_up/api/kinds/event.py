@@ -11,10 +11,10 @@ from typing import Final
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.pod_types import CORE_PREFIX
 from vipwire_up.api.kinds.service import SERVICE_TYPES
-from vipwire_up.api.objects.columns import age, path_cell, text_fields
+from vipwire_up.api.objects.columns import column_of_path, field_readers, format_age
 from vipwire_up.api.objects.errors import Cause, invalid, required
 from vipwire_up.api.objects.names import check_qualified_name
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
@@ -78,40 +78,40 @@ _FIXED: Final = (
 
 
 def _show_age(value: Object, now: datetime) -> str:
-    return age(value.get("firstTimestamp") or value.get("eventTime"), now)
+    return format_age(value.get("firstTimestamp") or value.get("eventTime"), now)
 
 
-def last_time(value: Object) -> str | None:
+def last_timestamp(value: Object) -> str | None:
     """Return the timestamp at which an Event last happened; None if it has none."""
-    found: str | None = at(value, "series", "lastObservedTime") or value.get("lastTimestamp")
+    found: str | None = value_at(value, "series", "lastObservedTime") or value.get("lastTimestamp")
     return found or value.get("firstTimestamp") or value.get("eventTime")
 
 
-def _object(value: Object, _now: datetime) -> str:
+def _format_involved_object(value: Object, _now: datetime) -> str:
     about = value.get("involvedObject") or {}
     return f"{str(about.get('kind', '')).lower()}/{about.get('name', '')}"
 
 
-def _source(value: Object, _now: datetime) -> str:
-    component = at(value, "source", "component") or value.get("reportingComponent") or ""
-    host = at(value, "source", "host") or value.get("reportingInstance")
+def _format_source(value: Object, _now: datetime) -> str:
+    component = value_at(value, "source", "component") or value.get("reportingComponent") or ""
+    host = value_at(value, "source", "host") or value.get("reportingInstance")
     return f"{component}, {host}" if host else str(component)
 
 
 def _check_event(new: Object, _old: Object | None) -> Iterator[Cause]:
     """Check an Event, by its eventTime as one of an old recorder or of a new one."""
-    about = at(new, "involvedObject", "namespace") or ""
+    about = value_at(new, "involvedObject", "namespace") or ""
     namespace = new["metadata"].get("namespace", "")
     if new.get("eventTime"):
         fits = bool(about) or namespace in ("default", "kube-system")
-        yield from _check_words(new)
+        yield from _check_text_fields(new)
     else:
         fits = about == namespace or (about == "" and namespace == "default")
     if not fits:
         yield invalid("involvedObject.namespace", about, "does not match event.namespace")
 
 
-def _check_words(new: Object) -> Iterator[Cause]:
+def _check_text_fields(new: Object) -> Iterator[Cause]:
     component = new.get("reportingComponent") or ""
     if not component:
         yield required("reportingComponent")
@@ -160,25 +160,25 @@ EVENTS: Final = Resource(
     lifetime=3600,  # seconds: kube-apiserver's default of --event-ttl
     check=_check_event,
     fields={
-        **text_fields("reason", "reportingComponent", "type", *(f"involvedObject.{name}" for name in _INVOLVED)),
-        "source": lambda value: str(at(value, "source", "component") or value.get("reportingComponent") or ""),
+        **field_readers("reason", "reportingComponent", "type", *(f"involvedObject.{name}" for name in _INVOLVED)),
+        "source": lambda value: str(value_at(value, "source", "component") or value.get("reportingComponent") or ""),
     },
     columns=(
-        Column("Last Seen", lambda value, now: age(last_time(value), now)),
-        Column("Type", path_cell("type", absent="")),
-        Column("Reason", path_cell("reason", absent="")),
-        Column("Object", _object),
-        Column("Subobject", path_cell("involvedObject", "fieldPath", absent=""), priority=1),
-        Column("Source", _source, priority=1),
+        Column("Last Seen", lambda value, now: format_age(last_timestamp(value), now)),
+        Column("Type", column_of_path("type", absent="")),
+        Column("Reason", column_of_path("reason", absent="")),
+        Column("Object", _format_involved_object),
+        Column("Subobject", column_of_path("involvedObject", "fieldPath", absent=""), priority=1),
+        Column("Source", _format_source, priority=1),
         Column("Message", lambda value, _: str(value.get("message") or "").strip()),
         Column("First Seen", _show_age, priority=1),
         Column(
             "Count",
-            lambda value, _: at(value, "series", "count") or value.get("count") or 1,
+            lambda value, _: value_at(value, "series", "count") or value.get("count") or 1,
             kind="integer",
             priority=1,
         ),
-        Column("Name", path_cell("metadata", "name"), format="name", priority=1),
+        Column("Name", column_of_path("metadata", "name"), format="name", priority=1),
     ),
 )
 

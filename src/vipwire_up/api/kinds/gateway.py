@@ -12,29 +12,29 @@ from vipwire_up.api.kinds.gateway_rules import (
     check_tls_policy,
 )
 from vipwire_up.api.kinds.gateway_types import GATEWAY_TYPES, GROUP
-from vipwire_up.api.objects.columns import AGE, NAME, path_cell
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.columns import AGE, NAME, column_of_path
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Column, Object, Resource
 
 
-def _condition(kind: str) -> Any:
+def _condition_column(kind: str) -> Any:
     def cell(value: Object, _now: datetime) -> str:
-        found = at(value, "status", "conditions") or ()
+        found = value_at(value, "status", "conditions") or ()
         return next((str(each.get("status")) for each in found if each.get("type") == kind), "Unknown")
 
     return cell
 
 
-def _addresses(value: Object, _now: datetime) -> str:
-    return ",".join(str(each.get("value")) for each in at(value, "status", "addresses") or ())
+def _format_addresses(value: Object, _now: datetime) -> str:
+    return ",".join(str(each.get("value")) for each in value_at(value, "status", "addresses") or ())
 
 
-def _hostnames(value: Object, _now: datetime) -> str:
-    found = at(value, "spec", "hostnames") or ()
+def _format_hostnames(value: Object, _now: datetime) -> str:
+    found = value_at(value, "spec", "hostnames") or ()
     return "[" + ",".join(f'"{each}"' for each in found) + "]" if found else ""
 
 
-def _kind(kind: str, plural: str, **more: Any) -> Resource:
+def _gateway_resource(kind: str, plural: str, **more: Any) -> Resource:
     return Resource(
         kind=kind,
         plural=plural,
@@ -47,33 +47,33 @@ def _kind(kind: str, plural: str, **more: Any) -> Resource:
     )
 
 
-_ROUTE_COLUMNS: Final = (NAME, Column("Hostnames", _hostnames), AGE)
+_ROUTE_COLUMNS: Final = (NAME, Column("Hostnames", _format_hostnames), AGE)
 
 GATEWAY_RESOURCES: Final = (
-    _kind("HTTPRoute", "httproutes", check=check_route, columns=_ROUTE_COLUMNS),
-    _kind("GRPCRoute", "grpcroutes", check=check_route, columns=_ROUTE_COLUMNS),
-    _kind("TLSRoute", "tlsroutes", check=check_route, columns=_ROUTE_COLUMNS),
-    _kind("TCPRoute", "tcproutes", check=check_route),
-    _kind("UDPRoute", "udproutes", check=check_route),
-    _kind("ListenerSet", "listenersets", check=check_listener_set, short_names=("lset",)),
-    _kind("BackendTLSPolicy", "backendtlspolicies", check=check_tls_policy, short_names=("btlspolicy",)),
-    _kind("ReferenceGrant", "referencegrants", short_names=("refgrant",)),
-    _kind(
+    _gateway_resource("HTTPRoute", "httproutes", check=check_route, columns=_ROUTE_COLUMNS),
+    _gateway_resource("GRPCRoute", "grpcroutes", check=check_route, columns=_ROUTE_COLUMNS),
+    _gateway_resource("TLSRoute", "tlsroutes", check=check_route, columns=_ROUTE_COLUMNS),
+    _gateway_resource("TCPRoute", "tcproutes", check=check_route),
+    _gateway_resource("UDPRoute", "udproutes", check=check_route),
+    _gateway_resource("ListenerSet", "listenersets", check=check_listener_set, short_names=("lset",)),
+    _gateway_resource("BackendTLSPolicy", "backendtlspolicies", check=check_tls_policy, short_names=("btlspolicy",)),
+    _gateway_resource("ReferenceGrant", "referencegrants", short_names=("refgrant",)),
+    _gateway_resource(
         "Gateway",
         "gateways",
         check=check_gateway,
         short_names=("gtw",),
         columns=(
             NAME,
-            Column("Class", path_cell("spec", "gatewayClassName")),
-            Column("Address", _addresses),
-            Column("Programmed", _condition("Programmed")),
+            Column("Class", column_of_path("spec", "gatewayClassName")),
+            Column("Address", _format_addresses),
+            Column("Programmed", _condition_column("Programmed")),
             AGE,
         ),
     ),
 )
 
-GATEWAY_CLASSES: Final = _kind(
+GATEWAY_CLASSES: Final = _gateway_resource(
     "GatewayClass",
     "gatewayclasses",
     check=check_class,
@@ -81,10 +81,10 @@ GATEWAY_CLASSES: Final = _kind(
     short_names=("gc",),
     columns=(
         NAME,
-        Column("Controller", path_cell("spec", "controllerName")),
-        Column("Accepted", _condition("Accepted")),
+        Column("Controller", column_of_path("spec", "controllerName")),
+        Column("Accepted", _condition_column("Accepted")),
         AGE,
-        Column("Description", path_cell("spec", "description"), priority=1),
+        Column("Description", column_of_path("spec", "description"), priority=1),
     ),
 )
 

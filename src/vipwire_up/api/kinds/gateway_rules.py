@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from vipwire_up.api.objects.addresses import family_of
 from vipwire_up.api.objects.errors import Cause, invalid
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.api.objects.schema import PATTERNS
 
@@ -87,32 +87,34 @@ _LONGEST_NAME, _LONGEST_PREFIX = 63, 253
 
 
 def check_class(new: Object, old: Object | None) -> Iterator[Cause]:
-    name = at(new, "spec", "controllerName")
-    if old is not None and name != at(old, "spec", "controllerName"):
+    name = value_at(new, "spec", "controllerName")
+    if old is not None and name != value_at(old, "spec", "controllerName"):
         yield invalid("spec.controllerName", name, "Value is immutable")
 
 
 def check_gateway(new: Object, _old: Object | None) -> Iterator[Cause]:
-    yield from _check_listeners(at(new, "spec", "listeners") or ())
+    yield from _check_listeners(value_at(new, "spec", "listeners") or ())
     for field, word in (("labels", "label"), ("annotations", "annotation")):
-        for key in at(new, "spec", "infrastructure", field) or ():
-            yield from _check_key(key, word, f"spec.infrastructure.{field}")
-    asked = at(new, "spec", "addresses") or ()
-    for kind, values in _group(asked, ("type",), lambda each: each.get("value")).items():
+        for key in value_at(new, "spec", "infrastructure", field) or ():
+            yield from _check_map_key(key, word, f"spec.infrastructure.{field}")
+    asked = value_at(new, "spec", "addresses") or ()
+    for kind, values in _group_by_fields(asked, ("type",), lambda each: each.get("value")).items():
         if len(found := [each for each in values if each is not None]) > len(set(found)):
             yield invalid("spec.addresses", None, f"{kind[0]} values must be unique")
     yield from _check_addresses(asked, "spec.addresses", "be empty or contain only")
-    yield from _check_addresses(at(new, "status", "addresses") or (), "status.addresses", "only contain")
+    yield from _check_addresses(value_at(new, "status", "addresses") or (), "status.addresses", "only contain")
 
 
-def _check_key(key: str, word: str, path: str) -> Iterator[Cause]:
+def _check_map_key(key: str, word: str, path: str) -> Iterator[Cause]:
     if not PATTERNS["qualified"].fullmatch(key) or len(key.rpartition("/")[2]) > _LONGEST_NAME:
         yield invalid(path, key, _KEY.format(word.capitalize()))
     if len(key.partition("/")[0]) >= _LONGEST_PREFIX:
         yield invalid(path, key, _LONG_PREFIX.format(word))
 
 
-def _group(values: Iterable[Object], keys: tuple[str, ...], part: Any) -> Mapping[tuple[Any, ...], list[Any]]:
+def _group_by_fields(
+    values: Iterable[Object], keys: tuple[str, ...], part: Any
+) -> Mapping[tuple[Any, ...], list[Any]]:
     """Return a part of each value, by the value's fields; an empty field counts as a missing one."""
     groups = defaultdict(list)
     for each in values:
@@ -130,7 +132,7 @@ def _check_addresses(addresses: Iterable[Object], path: str, may: str) -> Iterat
 
 
 def check_listener_set(new: Object, _old: Object | None) -> Iterator[Cause]:
-    yield from _check_listeners(at(new, "spec", "listeners") or ())
+    yield from _check_listeners(value_at(new, "spec", "listeners") or ())
 
 
 def _check_listeners(listeners: Any) -> Iterator[Cause]:
@@ -159,9 +161,11 @@ def _check_listener(listener: Object, path: str) -> Iterator[Cause]:
 
 
 def check_tls_policy(new: Object, _old: Object | None) -> Iterator[Cause]:
-    targets = at(new, "spec", "targetRefs") or ()
-    yield from _check_places(targets, ("group", "kind", "name"), ("sectionName",), "spec.targetRefs", "target")
-    checked = at(new, "spec", "validation") or {}
+    targets = value_at(new, "spec", "targetRefs") or ()
+    yield from _check_parent_references(
+        targets, ("group", "kind", "name"), ("sectionName",), "spec.targetRefs", "target"
+    )
+    checked = value_at(new, "spec", "validation") or {}
     sources = [bool(checked.get(field)) for field in ("caCertificateRefs", "wellKnownCACertificates")]
     if checked and sources[0] == sources[1]:
         verb = "not contain both CACertificateRefs and" if all(sources) else "specify either CACertificateRefs or"
@@ -173,7 +177,9 @@ def check_tls_policy(new: Object, _old: Object | None) -> Iterator[Cause]:
 def check_route(new: Object, _old: Object | None) -> Iterator[Cause]:
     spec = new.get("spec") or {}
     keys = ("group", "kind", "namespace", "name")
-    yield from _check_places(spec.get("parentRefs") or (), keys, ("sectionName", "port"), "spec.parentRefs", "parent")
+    yield from _check_parent_references(
+        spec.get("parentRefs") or (), keys, ("sectionName", "port"), "spec.parentRefs", "parent"
+    )
     for index, host in enumerate(spec.get("hostnames") or ()):
         if new.get("kind") == "TLSRoute" and family_of(host):
             yield invalid(f"spec.hostnames[{index}]", host, "Hostnames cannot contain an IP")
@@ -187,13 +193,15 @@ def check_route(new: Object, _old: Object | None) -> Iterator[Cause]:
         yield from _check_rule(rule, f"spec.rules[{index}]")
 
 
-def _check_places(
+def _check_parent_references(
     references: Iterable[Object], keys: tuple[str, ...], parts: tuple[str, ...], path: str, of: str
 ) -> Iterator[Cause]:
     """Check references to one object: all of them, or none, name a part of the object, and each another one."""
     named, plural = " or ".join(parts), path.rpartition(".")[2]
     end = f"when {plural} includes 2 or more references to the same {of}"
-    for found in _group(references, keys, lambda each: tuple(each.get(part) or "" for part in parts)).values():
+    for found in _group_by_fields(
+        references, keys, lambda each: tuple(each.get(part) or "" for part in parts)
+    ).values():
         if len(set(found)) < len(found):
             yield invalid(path, None, f"{named} must be unique {end}")
         if len({tuple(map(bool, each)) for each in found}) > 1:
@@ -229,7 +237,7 @@ def _check_rule(rule: Object, path: str) -> Iterator[Cause]:
         yield from _check_filters(ref.get("filters") or (), f"{path}.backendRefs[{index}].filters")
     yield from _check_timeouts(rule.get("timeouts") or {}, f"{path}.timeouts")
     session = rule.get("sessionPersistence") or {}
-    if at(session, "cookieConfig", "lifetimeType") == "Permanent" and not session.get("absoluteTimeout"):
+    if value_at(session, "cookieConfig", "lifetimeType") == "Permanent" and not session.get("absoluteTimeout"):
         said = "AbsoluteTimeout must be specified when cookie lifetimeType is Permanent"
         yield invalid(f"{path}.sessionPersistence", None, said)
 
@@ -245,7 +253,7 @@ def _check_prefixes(rule: Object, path: str) -> Iterator[Cause]:
     As in the definitions, this holds if exactly one filter, or exactly one backend, replaces a prefix.
     """
     matches = rule.get("matches") or []
-    if len(matches) == 1 and at(matches[0], "path", "type") == "PathPrefix":
+    if len(matches) == 1 and value_at(matches[0], "path", "type") == "PathPrefix":
         return
     refs = [ref.get("filters") or () for ref in rule.get("backendRefs") or ()]
     for kind, start in (("RequestRedirect", "Within backendRefs, when"), ("URLRewrite", "Within backendRefs, When")):
@@ -256,7 +264,7 @@ def _check_prefixes(rule: Object, path: str) -> Iterator[Cause]:
 
 
 def _replaces_prefix(filter_: Object, kind: str) -> bool:
-    path = at(filter_, _FIELDS[kind], "path") or {}
+    path = value_at(filter_, _FIELDS[kind], "path") or {}
     return path.get("type") == "ReplacePrefixMatch" and path.get("replacePrefixMatch") is not None
 
 
@@ -272,13 +280,15 @@ def _check_filters(filters: Any, path: str) -> Iterator[Cause]:
         where = f"{path}[{index}]"
         yield from _check_union(each, "type", _FIELDS, _FILTER, where)
         for field in ("requestRedirect", "urlRewrite"):
-            replacement = at(each, field, "path") or {}
+            replacement = value_at(each, field, "path") or {}
             yield from _check_union(replacement, "type", _PATH_FIELDS, _MEMBER, f"{where}.{field}.path")
         for field in ("requestMirror", "externalAuth"):
-            yield from _check_backend(at(each, field, "backendRef") or {"kind": ""}, f"{where}.{field}.backendRef")
+            yield from _check_backend(
+                value_at(each, field, "backendRef") or {"kind": ""}, f"{where}.{field}.backendRef"
+            )
         yield from _check_mirror(each.get("requestMirror") or {}, f"{where}.requestMirror")
         for field, others in _ALONE.items():
-            if "*" in (found := at(each, "cors", field) or ()) and len(found) > 1:
+            if "*" in (found := value_at(each, "cors", field) or ()) and len(found) > 1:
                 said = f"{field[0].upper()}{field[1:]} cannot contain '*' alongside other {others}"
                 yield invalid(f"{where}.cors.{field}", None, said)
         if auth := each.get("externalAuth"):
@@ -320,10 +330,10 @@ def _check_grpc_method(match: Object, path: str) -> Iterator[Cause]:
 
 
 def _check_timeouts(timeouts: Object, path: str) -> Iterator[Cause]:
-    whole, one = (_milliseconds(timeouts.get(field)) for field in ("request", "backendRequest"))
+    whole, one = (_parse_milliseconds(timeouts.get(field)) for field in ("request", "backendRequest"))
     if 0 < whole < one:
         yield invalid(path, None, "backendRequest timeout cannot be longer than request timeout")
 
 
-def _milliseconds(duration: str | None) -> int:
+def _parse_milliseconds(duration: str | None) -> int:
     return sum(int(number) * _UNITS[unit] for number, unit in re.findall(r"(\d+)(ms|h|m|s)", duration or ""))

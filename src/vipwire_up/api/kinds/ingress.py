@@ -9,10 +9,10 @@ from vipwire_up.api.kinds.pod_types import CORE_PREFIX
 from vipwire_up.api.kinds.service_rules import check_ingress_addresses
 from vipwire_up.api.objects import names
 from vipwire_up.api.objects.addresses import family_of
-from vipwire_up.api.objects.columns import AGE, NAME, joined, path_cell
+from vipwire_up.api.objects.columns import AGE, NAME, column_of_path, join_values
 from vipwire_up.api.objects.errors import Cause, forbidden, invalid, required
 from vipwire_up.api.objects.names import check_port
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
@@ -80,18 +80,18 @@ _REFERENCES: Final = read_types(_LOCAL, CORE_PREFIX, META)
 _TYPES: Final[dict[str, Type]] = read_types(_TABLE, "io.k8s.api.networking.v1", META | _REFERENCES)
 
 
-def _hosts(value: Object, _now: datetime) -> str:
-    hosts = [rule.get("host") or "*" for rule in at(value, "spec", "rules") or ()]
-    return joined(hosts or ["*"], most=3)
+def _format_hosts(value: Object, _now: datetime) -> str:
+    hosts = [rule.get("host") or "*" for rule in value_at(value, "spec", "rules") or ()]
+    return join_values(hosts or ["*"], most=3)
 
 
-def _ingress_address(value: Object, _now: datetime) -> str:
-    entries = at(value, "status", "loadBalancer", "ingress") or ()
+def _format_addresses(value: Object, _now: datetime) -> str:
+    entries = value_at(value, "status", "loadBalancer", "ingress") or ()
     return ",".join(entry.get("ip") or entry.get("hostname") or "" for entry in entries)
 
 
-def _parameters(value: Object, _now: datetime) -> str:
-    found = at(value, "spec", "parameters")
+def _format_parameters(value: Object, _now: datetime) -> str:
+    found = value_at(value, "spec", "parameters")
     if not found:
         return "<none>"
     group = f".{found['apiGroup']}" if found.get("apiGroup") else ""
@@ -107,7 +107,7 @@ _ENDINGS: Final = ("/..", "/.")
 
 
 def check_ingress(new: Object, old: Object | None) -> Iterator[Cause]:
-    spec, before = new.get("spec") or {}, at(old, "status", "loadBalancer", "ingress") or []
+    spec, before = new.get("spec") or {}, value_at(old, "status", "loadBalancer", "ingress") or []
     if not spec.get("rules") and spec.get("defaultBackend") is None:
         yield invalid("spec", None, "either `defaultBackend` or `rules` must be specified")
     if spec.get("defaultBackend") is not None:
@@ -116,17 +116,19 @@ def check_ingress(new: Object, old: Object | None) -> Iterator[Cause]:
         yield from _check_rule(rule, f"spec.rules[{index}]")
     for index, tls in enumerate(spec.get("tls") or ()):
         for number, host in enumerate(tls.get("hosts") or ()):
-            yield from _check_name(host, f"spec.tls[{index}].hosts[{number}]")
-        yield from names.check(tls.get("secretName"), names.subdomain, f"spec.tls[{index}].secretName")
+            yield from _check_host_name(host, f"spec.tls[{index}].hosts[{number}]")
+        yield from names.apply_name_rule(
+            tls.get("secretName"), names.check_subdomain, f"spec.tls[{index}].secretName"
+        )
     yield from _check_class(new, spec, old)
-    entries = at(new, "status", "loadBalancer", "ingress") or []
+    entries = value_at(new, "status", "loadBalancer", "ingress") or []
     if entries != before:
         yield from check_ingress_addresses(entries, "status.loadBalancer.ingress")
 
 
 def _check_class(new: Object, spec: Object, old: Object | None) -> Iterator[Cause]:
-    name, annotation = spec.get("ingressClassName"), at(new, "metadata", "annotations", CLASS)
-    if name is not None and (problem := names.subdomain(name)):
+    name, annotation = spec.get("ingressClassName"), value_at(new, "metadata", "annotations", CLASS)
+    if name is not None and (problem := names.check_subdomain(name)):
         yield invalid("spec.ingressClassName", name, problem)
     if name is not None and annotation is not None and annotation != name and old is None:
         why = "must match `ingressClassName` when both are specified"
@@ -138,7 +140,7 @@ def _check_rule(rule: Object, base: str) -> Iterator[Cause]:
         yield from _check_host(rule["host"], f"{base}.host")
     if rule.get("http") is not None and not rule["http"].get("paths"):
         yield required(f"{base}.http.paths")
-    for number, path in enumerate(at(rule, "http", "paths") or ()):
+    for number, path in enumerate(value_at(rule, "http", "paths") or ()):
         where = f"{base}.http.paths[{number}]"
         yield from _check_path(path.get("path") or "", path.get("pathType"), f"{where}.path")
         yield from _check_backend(path.get("backend") or {}, f"{where}.backend")
@@ -147,11 +149,11 @@ def _check_rule(rule: Object, base: str) -> Iterator[Cause]:
 def _check_host(host: str, path: str) -> Iterator[Cause]:
     if family_of(host):
         yield invalid(path, host, "must be a DNS name, not an IP address")
-    yield from _check_name(host, path)
+    yield from _check_host_name(host, path)
 
 
-def _check_name(host: str, path: str) -> Iterator[Cause]:
-    if problem := names.host(host):
+def _check_host_name(host: str, path: str) -> Iterator[Cause]:
+    if problem := names.check_host(host):
         yield invalid(path, host, problem)
 
 
@@ -178,13 +180,13 @@ def _check_backend(backend: Object, path: str) -> Iterator[Cause]:
     elif not service and not backend.get("resource"):
         yield invalid(path, "", "resource or service backend is required")
     elif not service:
-        yield from _check_reference(backend["resource"], f"{path}.resource")
+        yield from _check_resource_reference(backend["resource"], f"{path}.resource")
     if not service or backend.get("resource"):
         return
     name, port = service.get("name") or "", service.get("port") or {}
     if not name:
         yield required(f"{path}.service.name")
-    elif problem := names.label(name):
+    elif problem := names.check_label(name):
         yield invalid(f"{path}.service.name", name, problem)
     if port.get("name") and port.get("number"):
         yield invalid(path, "", "cannot set both port name & port number")
@@ -196,8 +198,8 @@ def _check_backend(backend: Object, path: str) -> Iterator[Cause]:
         yield required(path, "port name or number is required")
 
 
-def _check_reference(reference: Object, path: str) -> Iterator[Cause]:
-    if reference.get("apiGroup") is not None and (problem := names.subdomain(reference["apiGroup"])):
+def _check_resource_reference(reference: Object, path: str) -> Iterator[Cause]:
+    if reference.get("apiGroup") is not None and (problem := names.check_subdomain(reference["apiGroup"])):
         yield invalid(f"{path}.apiGroup", reference["apiGroup"], problem)
     for name in ("kind", "name"):
         if not reference.get(name):
@@ -207,11 +209,11 @@ def _check_reference(reference: Object, path: str) -> Iterator[Cause]:
 
 
 def _check_parameters(parameters: Object, path: str) -> Iterator[Cause]:
-    yield from _check_reference(parameters, path)
+    yield from _check_resource_reference(parameters, path)
     scope, namespace = parameters.get("scope"), parameters.get("namespace")
     if scope == "Namespace" and namespace is None:
         yield required(f"{path}.namespace", "`parameters.scope` is set to 'Namespace'")
-    elif scope == "Namespace" and (problem := names.label(str(namespace))):
+    elif scope == "Namespace" and (problem := names.check_label(str(namespace))):
         yield invalid(f"{path}.namespace", namespace, problem)
     elif scope == "Cluster" and namespace is not None:
         yield forbidden(f"{path}.namespace", "`parameters.scope` is set to 'Cluster'")
@@ -219,19 +221,19 @@ def _check_parameters(parameters: Object, path: str) -> Iterator[Cause]:
 
 def check_class(new: Object, old: Object | None) -> Iterator[Cause]:
     """Validate an IngressClass: its controller is a domain with a path, and immutable."""
-    controller = at(new, "spec", "controller") or ""
-    if old is not None and controller != (at(old, "spec", "controller") or ""):
+    controller = value_at(new, "spec", "controller") or ""
+    if old is not None and controller != (value_at(old, "spec", "controller") or ""):
         yield invalid("spec.controller", controller, "field is immutable")
     if not controller:
         yield required("spec.controller")
     elif not names.CONTROLLER.fullmatch(controller):
         yield invalid("spec.controller", controller, 'must be a domain-prefixed path (such as "acme.io/foo")')
-    if at(new, "spec", "parameters"):
+    if value_at(new, "spec", "parameters"):
         yield from _check_parameters(new["spec"]["parameters"], "spec.parameters")
 
 
 def warn_ingress(new: Object, old: Object | None) -> Iterator[str]:
-    if old is None and at(new, "metadata", "annotations", CLASS):
+    if old is None and value_at(new, "metadata", "annotations", CLASS):
         yield f"annotation \"{CLASS}\" is deprecated, please use 'spec.ingressClassName' instead"
 
 
@@ -247,10 +249,10 @@ INGRESSES: Final = Resource(
     warn=warn_ingress,
     columns=(
         NAME,
-        Column("Class", path_cell("spec", "ingressClassName")),
-        Column("Hosts", _hosts),
-        Column("Address", _ingress_address),
-        Column("Ports", lambda value, _: "80, 443" if at(value, "spec", "tls") else "80"),
+        Column("Class", column_of_path("spec", "ingressClassName")),
+        Column("Hosts", _format_hosts),
+        Column("Address", _format_addresses),
+        Column("Ports", lambda value, _: "80, 443" if value_at(value, "spec", "tls") else "80"),
         AGE,
     ),
 )
@@ -263,5 +265,10 @@ INGRESS_CLASSES: Final = Resource(
     namespaced=False,
     counts_generations=True,
     check=check_class,
-    columns=(NAME, Column("Controller", path_cell("spec", "controller")), Column("Parameters", _parameters), AGE),
+    columns=(
+        NAME,
+        Column("Controller", column_of_path("spec", "controller")),
+        Column("Parameters", _format_parameters),
+        AGE,
+    ),
 )

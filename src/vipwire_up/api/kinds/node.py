@@ -7,10 +7,10 @@ from typing import Any, Final
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.pod_types import CORE_PREFIX
 from vipwire_up.api.objects import names
-from vipwire_up.api.objects.addresses import family_of, network_problem, warn_of_network
-from vipwire_up.api.objects.columns import AGE, NAME, NONE, UNKNOWN, joined, path_cell
+from vipwire_up.api.objects.addresses import family_of, find_network_problem, warn_of_network
+from vipwire_up.api.objects.columns import AGE, NAME, NONE, UNKNOWN, column_of_path, join_values
 from vipwire_up.api.objects.errors import Cause, duplicate, forbidden, invalid
-from vipwire_up.api.objects.object import at, encode
+from vipwire_up.api.objects.object import encode, value_at
 from vipwire_up.api.objects.quantity import check_node_amounts as check_resources
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
@@ -75,19 +75,21 @@ _TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)
 _ROLE: Final = "node-role.kubernetes.io/"
 
 
-def _node_status(value: Object, _now: datetime) -> str:
-    ready = [entry for entry in at(value, "status", "conditions") or () if entry.get("type") == "Ready"]
+def _format_status(value: Object, _now: datetime) -> str:
+    ready = [entry for entry in value_at(value, "status", "conditions") or () if entry.get("type") == "Ready"]
     state = "Unknown" if not ready else "Ready" if ready[0].get("status") == "True" else "NotReady"
-    return f"{state},SchedulingDisabled" if at(value, "spec", "unschedulable") else state
+    return f"{state},SchedulingDisabled" if value_at(value, "spec", "unschedulable") else state
 
 
-def _roles(value: Object, _now: datetime) -> str:
-    labels = at(value, "metadata", "labels") or {}
-    return joined(sorted(key.removeprefix(_ROLE) for key in labels if key.startswith(_ROLE)))
+def _format_roles(value: Object, _now: datetime) -> str:
+    labels = value_at(value, "metadata", "labels") or {}
+    return join_values(sorted(key.removeprefix(_ROLE) for key in labels if key.startswith(_ROLE)))
 
 
-def _address(kind: str, value: Object) -> str:
-    found = [entry.get("address") for entry in at(value, "status", "addresses") or () if entry.get("type") == kind]
+def _find_address(kind: str, value: Object) -> str:
+    found = [
+        entry.get("address") for entry in value_at(value, "status", "addresses") or () if entry.get("type") == kind
+    ]
     return str(found[0] or NONE) if found else NONE
 
 
@@ -104,28 +106,28 @@ _ONCE: Final = ("podCIDRs", "podCIDR"), ("providerID", "providerID")
 
 
 def _check_node(new: Object, old: Object | None) -> Iterator[Cause]:
-    yield from _check_taints(at(new, "spec", "taints") or [])
+    yield from _check_taints(value_at(new, "spec", "taints") or [])
     yield from check_resources(new)
-    yield from _check_cidrs(at(new, "spec", "podCIDRs") or [])
+    yield from _check_cidrs(value_at(new, "spec", "podCIDRs") or [])
     if old is None:
         return
     addresses = set[bytes]()
-    for index, address in enumerate(at(new, "status", "addresses") or ()):
+    for index, address in enumerate(value_at(new, "status", "addresses") or ()):
         if (text := encode(address)) in addresses:
             yield duplicate(f"status.addresses[{index}]", address)
         addresses.add(text)
     for field, word in _ONCE:
-        before = at(old, "spec", field)
-        if before and before != at(new, "spec", field):
+        before = value_at(old, "spec", field)
+        if before and before != value_at(new, "spec", field):
             yield forbidden(f"spec.{field}", f'node updates may not change {word} except from "" to valid')
-    if (at(new, "spec", "externalID") or "") != (at(old, "spec", "externalID") or ""):
+    if (value_at(new, "spec", "externalID") or "") != (value_at(old, "spec", "externalID") or ""):
         yield forbidden("spec.externalID", "may not be updated")
 
 
 def _check_cidrs(cidrs: list[str]) -> Iterator[Cause]:
     seen = set[str]()
     for index, text in enumerate(cidrs):
-        if problem := network_problem(text):
+        if problem := find_network_problem(text):
             yield invalid(f"spec.podCIDRs[{index}]", text, problem)
         if text in seen:
             yield duplicate(f"spec.podCIDRs[{index}]", text)
@@ -141,7 +143,7 @@ def _check_taints(taints: list[Object]) -> Iterator[Cause]:
         path, key, value = f"metadata.taints[{index}]", taint.get("key") or "", taint.get("value") or ""
         if problem := names.check_qualified_name(key):
             yield invalid(f"{path}.key", key, problem)
-        if problem := names.label_value(value):
+        if problem := names.check_label_value(value):
             yield invalid(f"{path}.value", value, problem)
         same = (taint.get("effect"), key)
         if same in seen:
@@ -153,11 +155,11 @@ def _check_taints(taints: list[Object]) -> Iterator[Cause]:
 
 
 def _warn_node(new: Object, _old: Object | None) -> Iterator[str]:
-    if at(new, "spec", "configSource"):
+    if value_at(new, "spec", "configSource"):
         yield "spec.configSource: the feature is removed"
-    if at(new, "spec", "externalID"):
+    if value_at(new, "spec", "externalID"):
         yield "spec.externalID: this field is deprecated, and is unused by Kubernetes"
-    yield from warn_of_network("spec.podCIDRs", at(new, "spec", "podCIDRs") or ())
+    yield from warn_of_network("spec.podCIDRs", value_at(new, "spec", "podCIDRs") or ())
 
 
 NODES: Final = Resource(
@@ -171,20 +173,20 @@ NODES: Final = Resource(
     default=_default_node,
     check=_check_node,
     warn=_warn_node,
-    fields={"spec.unschedulable": lambda value: str(bool(at(value, "spec", "unschedulable"))).lower()},
+    fields={"spec.unschedulable": lambda value: str(bool(value_at(value, "spec", "unschedulable"))).lower()},
     columns=(
         NAME,
-        Column("Status", _node_status),
-        Column("Roles", _roles),
+        Column("Status", _format_status),
+        Column("Roles", _format_roles),
         AGE,
-        Column("Version", path_cell("status", "nodeInfo", "kubeletVersion", absent="")),
-        Column("Internal-IP", lambda value, _: _address("InternalIP", value), priority=1),
-        Column("External-IP", lambda value, _: _address("ExternalIP", value), priority=1),
-        Column("OS-Image", path_cell("status", "nodeInfo", "osImage", absent=UNKNOWN), priority=1),
-        Column("Kernel-Version", path_cell("status", "nodeInfo", "kernelVersion", absent=UNKNOWN), priority=1),
+        Column("Version", column_of_path("status", "nodeInfo", "kubeletVersion", absent="")),
+        Column("Internal-IP", lambda value, _: _find_address("InternalIP", value), priority=1),
+        Column("External-IP", lambda value, _: _find_address("ExternalIP", value), priority=1),
+        Column("OS-Image", column_of_path("status", "nodeInfo", "osImage", absent=UNKNOWN), priority=1),
+        Column("Kernel-Version", column_of_path("status", "nodeInfo", "kernelVersion", absent=UNKNOWN), priority=1),
         Column(
             "Container-Runtime",
-            path_cell("status", "nodeInfo", "containerRuntimeVersion", absent=UNKNOWN),
+            column_of_path("status", "nodeInfo", "containerRuntimeVersion", absent=UNKNOWN),
             priority=1,
         ),
     ),

@@ -6,17 +6,17 @@ from typing import Any, Final
 
 from vipwire_up.api.kinds.pod_types import POD_TYPES
 from vipwire_up.api.objects import names
-from vipwire_up.api.objects.addresses import NO_ADDRESS, endpoint_problem, family_of, no_host_problem
-from vipwire_up.api.objects.columns import AGE, NAME, NONE, path_cell, text_fields
+from vipwire_up.api.objects.addresses import NO_ADDRESS, family_of, find_endpoint_problem, find_host_problem
+from vipwire_up.api.objects.columns import AGE, NAME, NONE, column_of_path, field_readers
 from vipwire_up.api.objects.errors import Cause, duplicate, forbidden, invalid, missing, required
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.quantity import check_amounts, check_resources
 from vipwire_up.api.objects.resource import Column, Object, Resource
 
 _CHANGEABLE: Final = ("activeDeadlineSeconds", "tolerations", "terminationGracePeriodSeconds", "schedulingGates")
 
 
-def _default(new: Object) -> None:
+def _default_pod(new: Object) -> None:
     spec, status = new["spec"], new.get("status") or {}
     for container in (spec.get("containers") or []) + (spec.get("initContainers") or []):
         container.setdefault("resources", {})
@@ -29,19 +29,19 @@ def _default(new: Object) -> None:
         status["podIP"] = status["podIPs"][0].get("ip")
 
 
-def _prepare(new: Object, old: Object | None) -> None:
+def _prepare_pod(new: Object, old: Object | None) -> None:
     if old is None and not new.get("status"):
         new["status"] = {"phase": "Pending", "qosClass": "BestEffort"}
 
 
-def _check(new: Object, old: Object | None) -> Iterator[Cause]:
+def _check_pod(new: Object, old: Object | None) -> Iterator[Cause]:
     spec = new["spec"]
     if not spec.get("containers"):
         yield required("spec.containers")
     volumes = set[str]()
     for index, volume in enumerate(spec.get("volumes") or ()):
         name = volume.get("name") or ""
-        if problem := names.label(name):
+        if problem := names.check_label(name):
             yield invalid(f"spec.volumes[{index}].name", name, problem)
         elif name in volumes:
             yield duplicate(f"spec.volumes[{index}].name", name)
@@ -50,9 +50,9 @@ def _check(new: Object, old: Object | None) -> Iterator[Cause]:
     for part in ("containers", "initContainers"):
         yield from _check_containers(spec.get(part) or [], f"spec.{part}", seen, volumes)
     for name in ("hostname", "subdomain"):
-        if spec.get(name) and (problem := names.label(spec[name])):
+        if spec.get(name) and (problem := names.check_label(spec[name])):
             yield invalid(f"spec.{name}", spec[name], problem)
-    yield from names.check(spec.get("nodeName"), names.subdomain, "spec.nodeName")
+    yield from names.apply_name_rule(spec.get("nodeName"), names.check_subdomain, "spec.nodeName")
     yield from check_amounts(spec.get("overhead") or {}, "spec.overhead")
     yield from _check_addresses(new.get("status") or {}, old)
     if old is not None:
@@ -64,7 +64,7 @@ def _check_containers(containers: list[Object], base: str, seen: set[str], volum
         path, name = f"{base}[{index}]", container.get("name") or ""
         if not name:
             yield required(f"{path}.name")
-        elif problem := names.label(name):
+        elif problem := names.check_label(name):
             yield invalid(f"{path}.name", name, problem)
         elif name in seen:
             yield duplicate(f"{path}.name", name)
@@ -88,15 +88,15 @@ def _check_mounts(container: Object, path: str, volumes: set[str]) -> Iterator[C
         places.add(place)
 
 
-def _warn(new: Object, old: Object | None) -> Iterator[str]:
+def _warn_pod(new: Object, old: Object | None) -> Iterator[str]:
     if old is not None:
         return
-    found = [entry.get("ip") or "" for entry in at(new, "status", "podIPs") or ()]
+    found = [entry.get("ip") or "" for entry in value_at(new, "status", "podIPs") or ()]
     if not found:
         ways = "metadata.annotations[vipwire.io/address], or status.podIP"
         yield f"vipwire starts no containers: a Pod must already run, and must have an address ({ways})"
     for address in found:
-        if problem := endpoint_problem(address):
+        if problem := find_endpoint_problem(address):
             yield f"{address} cannot be an endpoint: an endpoint {problem}"
 
 
@@ -105,7 +105,7 @@ def _check_ports(container: Object, path: str) -> Iterator[Cause]:
     for index, port in enumerate(container.get("ports") or ()):
         if not (name := port.get("name")):
             continue
-        if problem := names.port_name(name):
+        if problem := names.check_port_name(name):
             yield invalid(f"{path}.ports[{index}].name", name, problem)
         elif name in seen:
             yield duplicate(f"{path}.ports[{index}].name", name)
@@ -113,11 +113,11 @@ def _check_ports(container: Object, path: str) -> Iterator[Cause]:
 
 
 def _check_addresses(status: Object, old: Object | None) -> Iterator[Cause]:
-    known = at(old, "status", "podIPs") or () if old is not None else ()
+    known = value_at(old, "status", "podIPs") or () if old is not None else ()
     for index, entry in enumerate(status.get("podIPs") or ()):
         if not family_of(entry.get("ip") or ""):
             yield invalid(f"status.podIPs[{index}].ip", entry.get("ip"), NO_ADDRESS)
-        elif (problem := no_host_problem(entry["ip"])) and entry not in known:
+        elif (problem := find_host_problem(entry["ip"])) and entry not in known:
             yield invalid(f"status.podIPs[{index}].ip", entry["ip"], problem)
 
 
@@ -141,36 +141,36 @@ def _check_unchanged(spec: Object, old: Object) -> Iterator[Cause]:
         yield forbidden("spec", f"{why}{allowed}{rest}")
 
 
-def _status(value: Object, _now: datetime) -> str:
-    if at(value, "metadata", "deletionTimestamp"):
+def _format_status(value: Object, _now: datetime) -> str:
+    if value_at(value, "metadata", "deletionTimestamp"):
         return "Terminating"
-    for container in at(value, "status", "containerStatuses") or ():
+    for container in value_at(value, "status", "containerStatuses") or ():
         for state in ("waiting", "terminated"):
-            if reason := at(container, "state", state, "reason"):
+            if reason := value_at(container, "state", state, "reason"):
                 return str(reason)
-    return str(at(value, "status", "reason") or at(value, "status", "phase") or "Unknown")
+    return str(value_at(value, "status", "reason") or value_at(value, "status", "phase") or "Unknown")
 
 
-def _ready_column(value: Object, _now: datetime) -> str:
-    statuses = at(value, "status", "containerStatuses")
-    total = len(at(value, "spec", "containers") or ())
+def _format_ready(value: Object, _now: datetime) -> str:
+    statuses = value_at(value, "status", "containerStatuses")
+    total = len(value_at(value, "spec", "containers") or ())
     if statuses is None:  # only a readiness condition says whether the Pod is ready
-        return f"{total if _condition(value, 'Ready') == 'True' else 0}/{total}"
+        return f"{total if _condition_status(value, 'Ready') == 'True' else 0}/{total}"
     return f"{sum(bool(status.get('ready')) for status in statuses)}/{total}"
 
 
-def _condition(value: Object, kind: str) -> str:
-    conditions = at(value, "status", "conditions") or ()
+def _condition_status(value: Object, kind: str) -> str:
+    conditions = value_at(value, "status", "conditions") or ()
     return next((str(entry.get("status")) for entry in conditions if entry.get("type") == kind), "")
 
 
-def _restarts(value: Object, _now: datetime) -> str:
-    return str(sum(status.get("restartCount", 0) for status in at(value, "status", "containerStatuses") or ()))
+def _count_restarts(value: Object, _now: datetime) -> str:
+    return str(sum(status.get("restartCount", 0) for status in value_at(value, "status", "containerStatuses") or ()))
 
 
-def _gates(value: Object, _now: datetime) -> str:
-    gates = at(value, "spec", "readinessGates") or ()
-    met = sum(_condition(value, gate.get("conditionType", "")) == "True" for gate in gates)
+def _format_readiness_gates(value: Object, _now: datetime) -> str:
+    gates = value_at(value, "spec", "readinessGates") or ()
+    met = sum(_condition_status(value, gate.get("conditionType", "")) == "True" for gate in gates)
     return f"{met}/{len(gates)}" if gates else NONE
 
 
@@ -202,7 +202,7 @@ def _check_handler(probe: Object, path: str) -> Iterator[Cause]:
         yield forbidden(f"{path}.{name}", "may not specify more than 1 handler type")
     for name in given[:1]:
         where = f"{path}.{name}"
-        if name == "exec" and not at(probe, name, "command"):
+        if name == "exec" and not value_at(probe, name, "command"):
             yield required(f"{where}.command")
         if name in ("httpGet", "tcpSocket"):
             yield from names.check_port(probe[name].get("port"), f"{where}.port")
@@ -217,23 +217,23 @@ PODS: Final = Resource(
     has_status=True,
     declares_status=True,
     shown_when_deleted=True,
-    default=_default,
-    prepare=_prepare,
-    check=_check,
-    warn=_warn,
+    default=_default_pod,
+    prepare=_prepare_pod,
+    check=_check_pod,
+    warn=_warn_pod,
     fields={
-        **text_fields("spec.nodeName", "spec.restartPolicy", "status.phase", "status.podIP"),
-        "spec.hostNetwork": lambda value: str(bool(at(value, "spec", "hostNetwork"))).lower(),
+        **field_readers("spec.nodeName", "spec.restartPolicy", "status.phase", "status.podIP"),
+        "spec.hostNetwork": lambda value: str(bool(value_at(value, "spec", "hostNetwork"))).lower(),
     },
     columns=(
         NAME,
-        Column("Ready", _ready_column),
-        Column("Status", _status),
-        Column("Restarts", _restarts),
+        Column("Ready", _format_ready),
+        Column("Status", _format_status),
+        Column("Restarts", _count_restarts),
         AGE,
-        Column("IP", path_cell("status", "podIP"), priority=1),
-        Column("Node", path_cell("spec", "nodeName"), priority=1),
-        Column("Nominated Node", path_cell("status", "nominatedNodeName"), priority=1),
-        Column("Readiness Gates", _gates, priority=1),
+        Column("IP", column_of_path("status", "podIP"), priority=1),
+        Column("Node", column_of_path("spec", "nodeName"), priority=1),
+        Column("Nominated Node", column_of_path("status", "nominatedNodeName"), priority=1),
+        Column("Readiness Gates", _format_readiness_gates, priority=1),
     ),
 )

@@ -10,7 +10,7 @@ from vipwire_up.api.kinds.gateway_types import GATEWAY_TYPES
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.objects.columns import AGE, NAME
 from vipwire_up.api.objects.errors import Cause, invalid, required
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
@@ -90,17 +90,17 @@ ROUTES: Final = tuple(
 
 
 def _check_policy(new: Object, _old: Object | None) -> Iterator[Cause]:
-    yield from _check_targets(at(new, "spec", "targetRefs") or (), new.get("kind"))
+    yield from _check_targets(value_at(new, "spec", "targetRefs") or (), new.get("kind"))
     for path, (pattern, message) in PATTERNS.items():
-        text = at(new, "spec", *path)
+        text = value_at(new, "spec", *path)
         if text is not None and not pattern.fullmatch(text):
             yield invalid(".".join(("spec", *path)), text, message)
     for field in ("allowSources", "denySources"):
-        found = at(new, "spec", field) or ()
+        found = value_at(new, "spec", field) or ()
         if len(found) > MOST_SOURCES:
             yield invalid(f"spec.{field}", len(found), f"must have at most {MOST_SOURCES} items")
         for index, text in enumerate(found):
-            if not _is_source(text):
+            if not _is_source_range(text):
                 yield invalid(f"spec.{field}[{index}]", text, "must be an address or a CIDR, such as 10.9.8.0/24")
 
 
@@ -116,7 +116,7 @@ def _check_targets(targets: Any, kind: Any) -> Iterator[Cause]:
             yield invalid(f"spec.targetRefs[{index}].kind", each.get("kind"), text)
 
 
-def _is_source(text: str) -> bool:
+def _is_source_range(text: str) -> bool:
     try:
         ipaddress.ip_network(text)
     except ValueError:
@@ -124,12 +124,12 @@ def _is_source(text: str) -> bool:
     return True
 
 
-def _targets(value: Object, _now: datetime) -> str:
-    found = at(value, "spec", "targetRefs") or ()
+def _format_targets(value: Object, _now: datetime) -> str:
+    found = value_at(value, "spec", "targetRefs") or ()
     return ",".join(f"{each.get('kind')}/{each.get('name')}" for each in found)
 
 
-def _kind(kind: str, plural: str, short_name: str) -> Resource:
+def _policy_resource(kind: str, plural: str, short_name: str) -> Resource:
     return Resource(
         kind=kind,
         plural=plural,
@@ -140,11 +140,11 @@ def _kind(kind: str, plural: str, short_name: str) -> Resource:
         has_status=True,
         counts_generations=True,
         check=_check_policy,
-        columns=(NAME, Column("Targets", _targets), AGE),
+        columns=(NAME, Column("Targets", _format_targets), AGE),
     )
 
 
 POLICY_RESOURCES: Final = (
-    _kind("TrafficPolicy", "trafficpolicies", "tpolicy"),
-    _kind("BackendPolicy", "backendpolicies", "bpolicy"),
+    _policy_resource("TrafficPolicy", "trafficpolicies", "tpolicy"),
+    _policy_resource("BackendPolicy", "backendpolicies", "bpolicy"),
 )

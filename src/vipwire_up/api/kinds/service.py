@@ -14,17 +14,17 @@ from vipwire_up.api.kinds.pod_types import CORE_PREFIX
 from vipwire_up.api.kinds.service_rules import (
     TOPOLOGY_HINTS,
     TOPOLOGY_MODE,
+    changes_addresses,
     check_service,
     fill_status,
     is_reached_from_outside,
-    moves,
     wants_health_check,
     wants_ports,
 )
 from vipwire_up.api.objects import names
 from vipwire_up.api.objects.addresses import warn_of_address, warn_of_network
-from vipwire_up.api.objects.columns import AGE, NAME, NONE, joined, labels_text, path_cell, text_fields
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.columns import AGE, NAME, NONE, column_of_path, field_readers, format_labels, join_values
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
@@ -111,12 +111,12 @@ SERVICE_TYPES: Final[dict[str, Type]] = read_types(_TABLE, CORE_PREFIX, META)
 _OLD_WORDS: Final = {"PreferClose": "PreferSameZone"}
 
 
-def _warn(new: Object, old: Object | None) -> Iterator[str]:
+def _warn_service(new: Object, old: Object | None) -> Iterator[str]:
     spec = new["spec"]
     kind, headless = spec.get("type"), spec.get("type") == "ClusterIP" and spec.get("clusterIP") == "None"
     external = spec.get("externalIPs") or []
-    annotations = at(new, "metadata", "annotations") or {}
-    if annotations != (at(old or {}, "metadata", "annotations") or {}):
+    annotations = value_at(new, "metadata", "annotations") or {}
+    if annotations != (value_at(old or {}, "metadata", "annotations") or {}):
         for problem in annotation_problems(ObjectName("", ""), annotations):
             yield f"{problem.field}: {problem.message}"
     if TOPOLOGY_HINTS in annotations:
@@ -124,7 +124,7 @@ def _warn(new: Object, old: Object | None) -> Iterator[str]:
     if not headless:
         yield from warn_of_address("spec.clusterIPs", spec.get("clusterIPs") or ())
     else:
-        yield from _ignored_by_headless(spec)
+        yield from _warn_ignored_by_headless(spec)
     yield from warn_of_address("spec.externalIPs", external)
     if external and not headless and kind != "ExternalName":
         yield "spec.externalIPs is deprecated and may no longer be implemented in some clusters"
@@ -138,7 +138,7 @@ def _warn(new: Object, old: Object | None) -> Iterator[str]:
         yield f'spec.trafficDistribution: "{wanted}" is deprecated; use "{_OLD_WORDS[wanted]}"'
 
 
-def _ignored_by_headless(spec: Object) -> Iterator[str]:
+def _warn_ignored_by_headless(spec: Object) -> Iterator[str]:
     for name in ("loadBalancerIP", "externalIPs"):
         if spec.get(name):
             yield f"spec.{name} is ignored for headless services"
@@ -150,7 +150,7 @@ _VIRTUAL: Final = ("ClusterIP", "NodePort", "LoadBalancer")
 _ADDRESS_FIELDS: Final = ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy")
 
 
-def _default(new: Object) -> None:
+def _default_service(new: Object) -> None:
     """Fill in defaults (pkg/apis/core/v1/defaults.go, SetDefaults_Service)."""
     spec = new["spec"]
     for port in spec.get("ports") or ():
@@ -174,7 +174,7 @@ def _default(new: Object) -> None:
         spec.pop("sessionAffinityConfig", None)
 
 
-def _prepare(new: Object, old: Object | None) -> None:
+def _prepare_service(new: Object, old: Object | None) -> None:
     """Keep the addresses and ports that the server allocated (pkg/registry/core/service/storage)."""
     spec = new["spec"]
     if not spec.get("clusterIP"):
@@ -182,8 +182,8 @@ def _prepare(new: Object, old: Object | None) -> None:
     if old is not None:
         before = old.get("spec") or {}
         _keep_allocated(spec, before)
-        if not moves(spec, before):  # else the validation refuses it
-            _drop_unused(spec, before)
+        if not changes_addresses(spec, before):  # else the validation refuses it
+            _drop_unused_fields(spec, before)
     _join_addresses(spec, (old or {}).get("spec"))
     fill_status(new, old)
 
@@ -231,52 +231,52 @@ def _keep_node_ports(ports: list[Object], old: list[Object]) -> None:
             port["nodePort"] = kept
 
 
-def _drop_unused(spec: Object, old: Object) -> None:
+def _drop_unused_fields(spec: Object, old: Object) -> None:
     """Drop fields of the old type that the new type does not have, unless the update changed them.
 
     See dropTypeDependentFields (pkg/registry/core/service/strategy.go).
     """
     if old.get("type") in _VIRTUAL and spec.get("type") == "ExternalName":
-        _drop_same(spec, old, _ADDRESS_FIELDS)
+        _drop_unchanged_fields(spec, old, _ADDRESS_FIELDS)
     if is_reached_from_outside(old) and not is_reached_from_outside(spec):
-        _drop_same(spec, old, ("externalTrafficPolicy",))
-    if wants_ports(old) and not wants_ports(spec) and _node_ports(spec) == _node_ports(old):
+        _drop_unchanged_fields(spec, old, ("externalTrafficPolicy",))
+    if wants_ports(old) and not wants_ports(spec) and _collect_node_ports(spec) == _collect_node_ports(old):
         for port in spec.get("ports") or ():
             port.pop("nodePort", None)
     if old.get("type") == "LoadBalancer" and spec.get("type") != "LoadBalancer":
-        _drop_same(spec, old, ("allocateLoadBalancerNodePorts", "loadBalancerClass"))
+        _drop_unchanged_fields(spec, old, ("allocateLoadBalancerNodePorts", "loadBalancerClass"))
     if wants_health_check(old) and not wants_health_check(spec):
-        _drop_same(spec, old, ("healthCheckNodePort",))
+        _drop_unchanged_fields(spec, old, ("healthCheckNodePort",))
 
 
-def _node_ports(spec: Object) -> set[int]:
+def _collect_node_ports(spec: Object) -> set[int]:
     return {port["nodePort"] for port in spec.get("ports") or () if port.get("nodePort")}
 
 
-def _drop_same(spec: Object, old: Object, names: tuple[str, ...]) -> None:
+def _drop_unchanged_fields(spec: Object, old: Object, names: tuple[str, ...]) -> None:
     for name in names:
         if spec.get(name) == old.get(name):
             spec.pop(name, None)
 
 
-def _external(value: Object, _now: datetime) -> str:
+def _format_external_addresses(value: Object, _now: datetime) -> str:
     spec = value.get("spec") or {}
     addresses = list(spec.get("externalIPs") or ())
     if spec.get("type") == "ExternalName":
         return str(spec.get("externalName") or NONE)
     if spec.get("type") == "LoadBalancer":
-        ingress = at(value, "status", "loadBalancer", "ingress") or ()
+        ingress = value_at(value, "status", "loadBalancer", "ingress") or ()
         given = [entry.get("ip") or entry.get("hostname") for entry in ingress]
         return ",".join([*filter(None, given), *addresses]) or "<pending>"
-    return joined(addresses)
+    return join_values(addresses)
 
 
-def _ports(value: Object, _now: datetime) -> str:
+def _format_ports(value: Object, _now: datetime) -> str:
     def text(port: Object) -> str:
         node = f":{port['nodePort']}" if port.get("nodePort") else ""
         return f"{port.get('port')}{node}/{port.get('protocol', 'TCP')}"
 
-    return joined(text(port) for port in at(value, "spec", "ports") or ())
+    return join_values(text(port) for port in value_at(value, "spec", "ports") or ())
 
 
 SERVICES: Final = Resource(
@@ -288,19 +288,19 @@ SERVICES: Final = Resource(
     categories=("all",),
     has_status=True,
     shown_when_deleted=True,
-    name_rule=names.label,
-    default=_default,
-    prepare=_prepare,
+    name_rule=names.check_label,
+    default=_default_service,
+    prepare=_prepare_service,
     check=check_service,
-    warn=_warn,
-    fields=text_fields("spec.clusterIP", "spec.type"),
+    warn=_warn_service,
+    fields=field_readers("spec.clusterIP", "spec.type"),
     columns=(
         NAME,
-        Column("Type", path_cell("spec", "type")),
-        Column("Cluster-IP", path_cell("spec", "clusterIP")),
-        Column("External-IP", _external),
-        Column("Port(s)", _ports),
+        Column("Type", column_of_path("spec", "type")),
+        Column("Cluster-IP", column_of_path("spec", "clusterIP")),
+        Column("External-IP", _format_external_addresses),
+        Column("Port(s)", _format_ports),
         AGE,
-        Column("Selector", lambda value, _: labels_text(at(value, "spec", "selector")), priority=1),
+        Column("Selector", lambda value, _: format_labels(value_at(value, "spec", "selector")), priority=1),
     ),
 )

@@ -7,10 +7,10 @@ from typing import Final
 
 from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.objects import names
-from vipwire_up.api.objects.addresses import address_problem, family_of, network_problem
-from vipwire_up.api.objects.columns import AGE, NAME, joined, text_fields
+from vipwire_up.api.objects.addresses import family_of, find_address_problem, find_network_problem
+from vipwire_up.api.objects.columns import AGE, NAME, field_readers, join_values
 from vipwire_up.api.objects.errors import Cause, invalid, required
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import read_types
 
@@ -39,7 +39,7 @@ _STAYS = "field is immutable"
 
 def check_cidrs(new: Object, old: Object | None) -> Iterator[Cause]:
     """Validate a ServiceCIDR: immutable, except that a second family may be added."""
-    cidrs, before = at(new, "spec", "cidrs") or [], at(old, "spec", "cidrs") or []
+    cidrs, before = value_at(new, "spec", "cidrs") or [], value_at(old, "spec", "cidrs") or []
     if before and len(cidrs) == len(before):
         for index, (was, now) in enumerate(zip(before, cidrs, strict=True)):
             if was != now:
@@ -59,7 +59,7 @@ def _check_ranges(cidrs: list[str]) -> Iterator[Cause]:
     elif len(cidrs) > 2:
         yield invalid("spec.cidrs", {"cidrs": cidrs}, "may only hold up to 2 values")
     else:
-        wrong = [(index, problem) for index, text in enumerate(cidrs) if (problem := network_problem(text))]
+        wrong = [(index, problem) for index, text in enumerate(cidrs) if (problem := find_network_problem(text))]
         yield from (invalid(f"spec.cidrs[{index}]", cidrs[index], problem) for index, problem in wrong)
         families = {family_of(text.partition("/")[0]) for text in cidrs}
         if not wrong and len(families) < len(cidrs):
@@ -68,16 +68,16 @@ def _check_ranges(cidrs: list[str]) -> Iterator[Cause]:
 
 
 def check_address(new: Object, old: Object | None) -> Iterator[Cause]:
-    parent, path = at(new, "spec", "parentRef"), "spec.parentRef"
+    parent, path = value_at(new, "spec", "parentRef"), "spec.parentRef"
     if old is not None:
-        if parent != at(old, "spec", "parentRef"):
+        if parent != value_at(old, "spec", "parentRef"):
             yield invalid(path, parent, _STAYS)
         return
     if not parent:
-        if at(new, "spec") is None:
+        if value_at(new, "spec") is None:
             yield required(path)
         return
-    yield from names.check(parent.get("group"), names.subdomain, f"{path}.group")
+    yield from names.apply_name_rule(parent.get("group"), names.check_subdomain, f"{path}.group")
     for name in ("resource", "name", "namespace"):
         value = parent.get(name)
         if not value and name != "namespace":
@@ -86,16 +86,16 @@ def check_address(new: Object, old: Object | None) -> Iterator[Cause]:
             yield invalid(f"{path}.{name}", value, problem)
 
 
-def address_name(value: str) -> str:
+def check_address_name(value: str) -> str:
     """Check an IPAddress's name: the address in canonical form."""
-    if problem := address_problem(value):
+    if problem := find_address_problem(value):
         return problem
     usual = str(ipaddress.ip_address(value))
     return "" if usual == value else f'must be in canonical form ("{usual}")'
 
 
-def _parent(value: Object, _now: datetime) -> str:
-    parent = at(value, "spec", "parentRef") or {}
+def _format_parent(value: Object, _now: datetime) -> str:
+    parent = value_at(value, "spec", "parentRef") or {}
     resource = f"{parent.get('resource')}.{parent['group']}" if parent.get("group") else parent.get("resource")
     return "/".join(filter(None, (resource, parent.get("namespace"), parent.get("name"))))
 
@@ -108,7 +108,7 @@ SERVICE_CIDRS: Final = Resource(
     namespaced=False,
     has_status=True,
     check=check_cidrs,
-    columns=(NAME, Column("CIDRs", lambda value, _: joined(at(value, "spec", "cidrs") or ())), AGE),
+    columns=(NAME, Column("CIDRs", lambda value, _: join_values(value_at(value, "spec", "cidrs") or ())), AGE),
 )
 
 IP_ADDRESSES: Final = Resource(
@@ -118,8 +118,8 @@ IP_ADDRESSES: Final = Resource(
     type=_TYPES["IPAddress"],
     namespaced=False,
     short_names=("ip",),
-    name_rule=address_name,
+    name_rule=check_address_name,
     check=check_address,
-    fields=text_fields(*(f"spec.parentRef.{name}" for name in ("group", "resource", "namespace", "name"))),
-    columns=(NAME, Column("ParentRef", _parent), AGE),
+    fields=field_readers(*(f"spec.parentRef.{name}" for name in ("group", "resource", "namespace", "name"))),
+    columns=(NAME, Column("ParentRef", _format_parent), AGE),
 )

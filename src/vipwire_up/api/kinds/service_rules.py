@@ -5,15 +5,15 @@ from typing import Any, Final
 
 from vipwire_up.api.objects import names
 from vipwire_up.api.objects.addresses import (
-    address_problem,
-    endpoint_problem,
     family_of,
-    network_problem,
-    no_host_problem,
+    find_address_problem,
+    find_endpoint_problem,
+    find_host_problem,
+    find_network_problem,
 )
 from vipwire_up.api.objects.errors import Cause, duplicate, forbidden, invalid, required, unsupported
 from vipwire_up.api.objects.names import check_port
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Object
 
 TOPOLOGY_HINTS: Final = "service.kubernetes.io/topology-aware-hints"
@@ -47,11 +47,11 @@ def check_service(new: Object, old: Object | None) -> Iterator[Cause]:
     yield from _check_external_addresses(spec)
     yield from _check_source_ranges(new)
     yield from _check_load_balancer(new, old)
-    yield from _check_outside(spec)
+    yield from _check_external_fields(spec)
 
 
 def _check_annotations(new: Object) -> Iterator[Cause]:
-    found = at(new, "metadata", "annotations") or {}
+    found = value_at(new, "metadata", "annotations") or {}
     if TOPOLOGY_MODE in found and TOPOLOGY_HINTS in found and found[TOPOLOGY_MODE] != found[TOPOLOGY_HINTS]:
         why = f"must match annotations[{TOPOLOGY_HINTS}] when both are specified"
         yield invalid(f"metadata.annotations[{TOPOLOGY_MODE}]", found[TOPOLOGY_MODE], why)
@@ -71,7 +71,7 @@ def _check_type(spec: Object) -> Iterator[Cause]:
     name = (spec.get("externalName") or "").removesuffix(".")
     if not name:
         yield required("spec.externalName")
-    elif problem := names.subdomain(name):
+    elif problem := names.check_subdomain(name):
         yield invalid("spec.externalName", name, problem)
 
 
@@ -86,7 +86,7 @@ def _check_ports(spec: Object) -> Iterator[Cause]:
         if not name and len(ports) > 1:
             yield required(f"{path}.name")
         elif name:
-            if problem := names.label(name):
+            if problem := names.check_label(name):
                 yield invalid(f"{path}.name", name, problem)
             if name in seen:
                 yield duplicate(f"{path}.name", name)
@@ -97,14 +97,14 @@ def _check_ports(spec: Object) -> Iterator[Cause]:
             yield invalid(f"{path}.appProtocol", protocol, problem)
         if port.get("nodePort") and spec.get("type") == "ClusterIP":
             yield forbidden(f"{path}.nodePort", "may not be used when `type` is 'ClusterIP'")
-    yield from _check_twice(ports)
+    yield from _check_repeated_ports(ports)
 
 
 _UNSAID: Final = {"Name": "", "Protocol": "", "AppProtocol": None, "Port": 0, "TargetPort": 0, "NodePort": 0}
 """A port with all fields at their zero values, in the order in which Kubernetes prints it."""
 
 
-def _check_twice(ports: list[Object]) -> Iterator[Cause]:
+def _check_repeated_ports(ports: list[Object]) -> Iterator[Cause]:
     seen = set[tuple[str, Any, Any]]()
     for index, port in enumerate(ports):
         protocol, path = port.get("protocol"), f"spec.ports[{index}]"
@@ -121,18 +121,18 @@ def _check_twice(ports: list[Object]) -> Iterator[Cause]:
 
 
 def _check_external_addresses(spec: Object) -> Iterator[Cause]:
-    timeout = at(spec, "sessionAffinityConfig", "clientIP", "timeoutSeconds")
+    timeout = value_at(spec, "sessionAffinityConfig", "clientIP", "timeoutSeconds")
     if timeout is not None and not 0 < timeout <= _LONGEST_REST:
         path = "spec.sessionAffinityConfig.clientIP.timeoutSeconds"
         yield invalid(path, timeout, f"must be greater than 0 and less than {_LONGEST_REST}")
     for index, address in enumerate(spec.get("externalIPs") or ()):
-        if problem := endpoint_problem(address):
+        if problem := find_endpoint_problem(address):
             yield invalid(f"spec.externalIPs[{index}]", address, problem)
 
 
 def _check_source_ranges(new: Object) -> Iterator[Cause]:
     spec, path = new["spec"], "spec.LoadBalancerSourceRanges"
-    annotation = at(new, "metadata", "annotations", _SOURCE_RANGES)
+    annotation = value_at(new, "metadata", "annotations", _SOURCE_RANGES)
     ranges = [(f"{path}[{index}]", text) for index, text in enumerate(spec.get("loadBalancerSourceRanges") or ())]
     if not ranges and annotation is not None:
         path = f"metadata.annotations[{_SOURCE_RANGES}]"
@@ -142,11 +142,11 @@ def _check_source_ranges(new: Object) -> Iterator[Cause]:
     if spec.get("type") != "LoadBalancer":
         yield forbidden(path, "may only be used when `type` is 'LoadBalancer'")
     for where, text in ranges:
-        if problem := network_problem(text.strip()):
+        if problem := find_network_problem(text.strip()):
             yield invalid(where, text.strip(), problem)
 
 
-def _check_outside(spec: Object) -> Iterator[Cause]:
+def _check_external_fields(spec: Object) -> Iterator[Cause]:
     for name in ("allocateLoadBalancerNodePorts", "loadBalancerClass"):
         if spec.get(name) is not None and spec.get("type") != "LoadBalancer":
             yield forbidden(f"spec.{name}", "may only be used when `type` is 'LoadBalancer'")
@@ -189,7 +189,7 @@ def check_cluster_ips(spec: Object) -> Iterator[Cause]:
 
 
 def _check_cluster_ip_list(addresses: list[str], families: list[str]) -> Iterator[Cause]:
-    wrong = list(_wrong_addresses(addresses))
+    wrong = list(_find_wrong_addresses(addresses))
     yield from wrong
     if len(addresses) > len(_FAMILIES):
         yield invalid("spec.clusterIPs", addresses, "may only hold up to 2 values")
@@ -205,16 +205,16 @@ def _check_cluster_ip_list(addresses: list[str], families: list[str]) -> Iterato
             yield invalid(f"spec.clusterIPs[{index}]", address, why)
 
 
-def _wrong_addresses(addresses: list[str]) -> Iterator[Cause]:
+def _find_wrong_addresses(addresses: list[str]) -> Iterator[Cause]:
     for index, address in enumerate(addresses):
         if index == 0 and address == NONE:
             if len(addresses) > 1:
                 yield invalid("spec.clusterIPs", addresses, "'None' must be the first and only value")
-        elif problem := address_problem(address):
+        elif problem := find_address_problem(address):
             yield invalid(f"spec.clusterIPs[{index}]", address, problem)
 
 
-def moves(spec: Object, old: Object) -> bool:
+def changes_addresses(spec: Object, old: Object) -> bool:
     before, now = old.get("clusterIPs") or [], spec.get("clusterIPs") or []
     differs = bool(before and now) and before[0] != now[0]
     return differs and "ExternalName" not in (spec.get("type"), old.get("type"))
@@ -253,27 +253,27 @@ BALANCED: Final = "LoadBalancer"
 
 def fill_status(new: Object, old: Object | None) -> None:
     """Clear the status of a Service that is no longer of type LoadBalancer; else fill in ipMode."""
-    if _is_balanced(old) and not _is_balanced(new):
+    if _is_load_balancer(old) and not _is_load_balancer(new):
         new["status"] = (new.get("status") or {}) | {"loadBalancer": {}}
-    for entry in at(new, "status", "loadBalancer", "ingress") or ():
-        if entry.get("ip") and _is_balanced(new):
+    for entry in value_at(new, "status", "loadBalancer", "ingress") or ():
+        if entry.get("ip") and _is_load_balancer(new):
             entry.setdefault("ipMode", "VIP")
 
 
 def _check_load_balancer(new: Object, old: Object | None) -> Iterator[Cause]:
-    spec, entries = new["spec"], at(new, "status", "loadBalancer", "ingress") or []
+    spec, entries = new["spec"], value_at(new, "status", "loadBalancer", "ingress") or []
     wanted = spec.get("loadBalancerClass")
-    if _is_balanced(new) and wanted is not None and (problem := names.check_qualified_name(wanted)):
+    if _is_load_balancer(new) and wanted is not None and (problem := names.check_qualified_name(wanted)):
         yield invalid("spec.loadBalancerClass", wanted, problem)
-    if old is not None and _is_balanced(new) and _is_balanced(old):
+    if old is not None and _is_load_balancer(new) and _is_load_balancer(old):
         before = old["spec"].get("loadBalancerClass")
         if spec.get("loadBalancerClass") != before:
             yield invalid("spec.loadBalancerClass", spec.get("loadBalancerClass"), "may not change once set")
-        if _is_local(spec) and _is_local(old["spec"]):
+        if _has_local_policy(spec) and _has_local_policy(old["spec"]):
             yield from _check_health_port(spec, old["spec"])
-    if not entries or entries == (at(old, "status", "loadBalancer", "ingress") or []):
+    if not entries or entries == (value_at(old, "status", "loadBalancer", "ingress") or []):
         return
-    if not _is_balanced(new):
+    if not _is_load_balancer(new):
         yield forbidden("status.loadBalancer.ingress", 'may only be used when `spec.type` is "LoadBalancer"')
     yield from check_ingress_addresses(entries, "status.loadBalancer.ingress")
 
@@ -286,24 +286,24 @@ def _check_health_port(spec: Object, before: Object) -> Iterator[Cause]:
 
 def check_ingress_addresses(entries: list[Object], path: str) -> Iterator[Cause]:
     for index, entry in enumerate(entries):
-        yield from _check_entry(entry, f"{path}[{index}]")
+        yield from _check_ingress_address(entry, f"{path}[{index}]")
 
 
-def _check_entry(entry: Object, path: str) -> Iterator[Cause]:
-    if entry.get("ip") and (problem := no_host_problem(entry["ip"])):
+def _check_ingress_address(entry: Object, path: str) -> Iterator[Cause]:
+    if entry.get("ip") and (problem := find_host_problem(entry["ip"])):
         yield invalid(f"{path}.ip", entry["ip"], problem)
     if entry.get("ipMode") and not entry.get("ip"):
         yield forbidden(f"{path}.ipMode", "may not be specified when `ip` is not set")
     if host := entry.get("hostname"):
         if family_of(host):
             yield invalid(f"{path}.hostname", host, "must be a DNS name, not an IP address")
-        elif problem := names.subdomain(host):
+        elif problem := names.check_subdomain(host):
             yield invalid(f"{path}.hostname", host, problem)
 
 
-def _is_balanced(value: Object | None) -> bool:
-    return bool(at(value, "spec", "type") == BALANCED)
+def _is_load_balancer(value: Object | None) -> bool:
+    return bool(value_at(value, "spec", "type") == BALANCED)
 
 
-def _is_local(spec: Object) -> bool:
+def _has_local_policy(spec: Object) -> bool:
     return spec.get("externalTrafficPolicy") == "Local"

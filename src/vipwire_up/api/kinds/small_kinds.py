@@ -10,9 +10,9 @@ from vipwire_up.api.kinds.meta import META
 from vipwire_up.api.kinds.pod_types import CORE_PREFIX
 from vipwire_up.api.kinds.service import SERVICE_TYPES
 from vipwire_up.api.objects import names
-from vipwire_up.api.objects.columns import AGE, NAME, path_cell, text_fields
+from vipwire_up.api.objects.columns import AGE, NAME, column_of_path, field_readers
 from vipwire_up.api.objects.errors import Cause, forbidden, invalid, required, too_long
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Column, Object, Resource
 from vipwire_up.api.objects.schema import Type, read_types
 
@@ -96,12 +96,12 @@ _ACCOUNT: Final = "kubernetes.io/service-account.name"
 def _check_config_map(new: Object, old: Object | None) -> Iterator[Cause]:
     texts, binary = new.get("data") or {}, new.get("binaryData") or {}
     for key in texts:
-        yield from _check_key(key, "data")
+        yield from _check_data_key(key, "data")
         if key in binary:
             yield invalid(f"data[{key}]", key, "duplicate of key present in binaryData")
     for key in binary:
-        yield from _check_key(key, "binaryData")
-    if sum(len(text.encode()) for text in texts.values()) + _bytes_in(binary) > _MOST_BYTES:
+        yield from _check_data_key(key, "binaryData")
+    if sum(len(text.encode()) for text in texts.values()) + _count_bytes(binary) > _MOST_BYTES:
         yield too_long("", _MOST_BYTES)
     yield from _check_immutable(new, old)
 
@@ -112,8 +112,8 @@ def _check_secret(new: Object, old: Object | None) -> Iterator[Cause]:
     yield from _check_immutable(new, old)
     data = new.get("data") or {}
     for key in data:
-        yield from _check_key(key, "data")
-    if _bytes_in(data) > _MOST_BYTES:
+        yield from _check_data_key(key, "data")
+    if _count_bytes(data) > _MOST_BYTES:
         yield too_long("data", _MOST_BYTES)
     yield from _check_secret_type(new, data)
 
@@ -123,16 +123,16 @@ def _check_secret_type(new: Object, data: Mapping[str, str]) -> Iterator[Cause]:
     for key in _KEYS_OF_TYPE.get(kind, ()):
         if key not in data or (kind.endswith("ssh-auth") and not data[key]):
             yield required(f"data[{key}]")
-        elif key.startswith(".docker") and (problem := _json_problem(data[key])):
+        elif key.startswith(".docker") and (problem := _find_json_problem(data[key])):
             yield invalid(f"data[{key}]", _REDACTED, problem)
     if kind == "kubernetes.io/basic-auth" and not {"username", "password"} & data.keys():
         yield required("data[username]")
         yield required("data[password]")
-    if kind == "kubernetes.io/service-account-token" and not at(new, "metadata", "annotations", _ACCOUNT):
+    if kind == "kubernetes.io/service-account-token" and not value_at(new, "metadata", "annotations", _ACCOUNT):
         yield required(f"metadata.annotations[{_ACCOUNT}]")
 
 
-def _json_problem(encoded: str) -> str:
+def _find_json_problem(encoded: str) -> str:
     try:
         found: Any = json.loads(base64.b64decode(encoded))
     except (ValueError, RecursionError) as error:
@@ -140,7 +140,7 @@ def _json_problem(encoded: str) -> str:
     return "" if isinstance(found, dict) else "json: cannot unmarshal into a map"
 
 
-def _check_key(key: str, part: str) -> Iterator[Cause]:
+def _check_data_key(key: str, part: str) -> Iterator[Cause]:
     path = f"{part}[{key}]"
     if len(key) > 253:
         yield invalid(path, key, "must be no more than 253 characters")
@@ -152,7 +152,7 @@ def _check_key(key: str, part: str) -> Iterator[Cause]:
         yield invalid(path, key, "must not start with '..'")
 
 
-def _bytes_in(data: Mapping[str, str]) -> int:
+def _count_bytes(data: Mapping[str, str]) -> int:
     return sum(len(text.rstrip("=")) * 3 // 4 for text in data.values())
 
 
@@ -192,10 +192,10 @@ SECRETS: Final = Resource(
     type=_TYPES["Secret"],
     default=_default_secret,
     check=_check_secret,
-    fields=text_fields("type"),
+    fields=field_readers("type"),
     columns=(
         NAME,
-        Column("Type", path_cell("type", absent="")),
+        Column("Type", column_of_path("type", absent="")),
         Column("Data", lambda value, _: len(value.get("data") or ()), kind="integer"),
         AGE,
     ),
@@ -209,11 +209,11 @@ NAMESPACES: Final = Resource(
     short_names=("ns",),
     has_status=True,
     deletes_many=False,
-    name_rule=names.label,
+    name_rule=names.check_label,
     default=_default_namespace,
     prepare=_prepare_namespace,
-    fields=text_fields("status.phase"),
-    columns=(NAME, Column("Status", path_cell("status", "phase")), AGE),
+    fields=field_readers("status.phase"),
+    columns=(NAME, Column("Status", column_of_path("status", "phase")), AGE),
 )
 
 LEASES: Final = Resource(
@@ -223,7 +223,7 @@ LEASES: Final = Resource(
     put_needs_version=True,
     group="coordination.k8s.io",
     type=_COORDINATION["Lease"],
-    name_rule=names.subdomain,
+    name_rule=names.check_subdomain,
     check=_check_lease,
-    columns=(NAME, Column("Holder", path_cell("spec", "holderIdentity", absent="")), AGE),
+    columns=(NAME, Column("Holder", column_of_path("spec", "holderIdentity", absent="")), AGE),
 )

@@ -22,27 +22,27 @@ def family_of(address: str) -> str:
         return ""
 
 
-def address_problem(text: str) -> str:
+def find_address_problem(text: str) -> str:
     """Return why Kubernetes refuses a text as an address (StrictIPCIDRValidation), "" if it accepts."""
     if not family_of(text):
         return "must not have leading 0s" if family_of(_LEADING_ZEROS.sub("", text)) else NO_ADDRESS
-    return "must not be an IPv4-mapped IPv6 address" if _is_mapped(text) else ""
+    return "must not be an IPv4-mapped IPv6 address" if _is_ipv4_mapped(text) else ""
 
 
-def network_problem(text: str) -> str:
+def find_network_problem(text: str) -> str:
     """Return why Kubernetes refuses a text as a network, "" if it accepts."""
     if not is_network(text):
         return _ZEROS if is_network(_LEADING_ZEROS.sub("", text)) else NO_CIDR
     address, _, length = text.partition("/")
     if length != str(int(length)):
         return _ZEROS
-    if _is_mapped(address):
+    if _is_ipv4_mapped(address):
         return "must not have an IPv4-mapped IPv6 address"
     host = ipaddress.ip_interface(text)
     return "" if host.ip == host.network.network_address else "must not have bits set beyond the prefix length"
 
 
-def _is_mapped(text: str) -> bool:
+def _is_ipv4_mapped(text: str) -> bool:
     address = ipaddress.ip_address(text)
     return isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None
 
@@ -71,21 +71,21 @@ def warn_of_network(path: str, networks: Iterable[str]) -> Iterator[str]:
 
 
 @lru_cache(1 << 14)  # called for all endpoints of a Service whenever one changes
-def endpoint_problem(address: str) -> str:
+def find_endpoint_problem(address: str) -> str:
     """Return why an address cannot be an endpoint's, "" if it can."""
-    if problem := address_problem(address):
+    if problem := find_address_problem(address):
         return problem
     parsed = ipaddress.ip_address(address)
     if parsed.is_loopback:
         return "may not be in the loopback range (127.0.0.0/8, ::1/128)"
     if parsed.is_link_local:
         return "may not be in the link-local range (169.254.0.0/16, fe80::/10)"
-    return no_host_problem(address)
+    return find_host_problem(address)
 
 
-def no_host_problem(address: str) -> str:
+def find_host_problem(address: str) -> str:
     """Return why an address cannot belong to a node or Pod, not even inside of it; "" if it can."""
-    if problem := address_problem(address):
+    if problem := find_address_problem(address):
         return problem
     parsed = ipaddress.ip_address(address)
     if parsed.is_unspecified:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from vipwire.model.times import time_or_none
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Column, Object
 
 NONE: Final = "<none>"
@@ -26,12 +26,12 @@ _STEPS: Final = (
 )
 
 
-def age(text: Any, now: datetime) -> str:
+def format_age(text: Any, now: datetime) -> str:
     moment = time_or_none(text)
-    return duration((now - moment).total_seconds()) if moment else UNKNOWN
+    return format_duration((now - moment).total_seconds()) if moment else UNKNOWN
 
 
-def duration(length: float) -> str:
+def format_duration(length: float) -> str:
     seconds = max(int(length), 0)
     for limit, unit, name, smaller, smaller_name in _STEPS:
         if seconds < limit:
@@ -40,7 +40,7 @@ def duration(length: float) -> str:
     return f"{seconds // _YEAR}y"
 
 
-def joined(values: Iterable[Any], most: int = 0) -> str:
+def join_values(values: Iterable[Any], most: int = 0) -> str:
     """Join values by commas; at most `most` of them, with a note how many more there are."""
     texts = [str(value) for value in values]
     if most and len(texts) > most:
@@ -48,30 +48,30 @@ def joined(values: Iterable[Any], most: int = 0) -> str:
     return ",".join(texts) or NONE
 
 
-def labels_text(labels: Mapping[str, str] | None) -> str:
-    return joined(f"{key}={value}" for key, value in sorted((labels or {}).items()))
+def format_labels(labels: Mapping[str, str] | None) -> str:
+    return join_values(f"{key}={value}" for key, value in sorted((labels or {}).items()))
 
 
-def path_cell(*path: str | int, absent: Any = NONE) -> Callable[[Object, datetime], Any]:
+def column_of_path(*path: str | int, absent: Any = NONE) -> Callable[[Object, datetime], Any]:
     def cell(value: Object, _now: datetime) -> Any:
-        found = at(value, *path)
+        found = value_at(value, *path)
         return absent if found in (None, "") else found
 
     return cell
 
 
-def text_fields(*paths: str) -> dict[str, Callable[[Object], str]]:
+def field_readers(*paths: str) -> dict[str, Callable[[Object], str]]:
     """Return readers of fields for selectors, such as `spec.type`; "" for a missing field."""
 
     def reader(path: str) -> Callable[[Object], str]:
-        return lambda value: str(at(value, *path.split(".")) or "")
+        return lambda value: str(value_at(value, *path.split(".")) or "")
 
     return {path: reader(path) for path in paths}
 
 
-NAME: Final = Column("Name", path_cell("metadata", "name"), format="name", description="The object's name.")
+NAME: Final = Column("Name", column_of_path("metadata", "name"), format="name", description="The object's name.")
 AGE: Final = Column(
     "Age",
-    lambda value, now: age(at(value, "metadata", "creationTimestamp"), now),
+    lambda value, now: format_age(value_at(value, "metadata", "creationTimestamp"), now),
     description="Time since the object was created.",
 )

@@ -30,21 +30,21 @@ def required(field: str, detail: str = "") -> Cause:
 
 
 def invalid(field: str, value: Any, detail: str) -> Cause:
-    return Cause(field, "FieldValueInvalid", f"Invalid value: {_json(value)}{_add_colon(detail)}")
+    return Cause(field, "FieldValueInvalid", f"Invalid value: {_dump_json(value)}{_add_colon(detail)}")
 
 
 def unsupported(field: str, value: Any, allowed: Iterable[str]) -> Cause:
     choices = ", ".join(f'"{choice}"' for choice in allowed)
     detail = f"supported values: {choices}"
-    return Cause(field, "FieldValueNotSupported", f"Unsupported value: {_json(value)}: {detail}")
+    return Cause(field, "FieldValueNotSupported", f"Unsupported value: {_dump_json(value)}: {detail}")
 
 
 def duplicate(field: str, value: Any) -> Cause:
-    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_json(value)}")
+    return Cause(field, "FieldValueDuplicate", f"Duplicate value: {_dump_json(value)}")
 
 
 def missing(field: str, value: Any) -> Cause:
-    return Cause(field, "FieldValueNotFound", f"Not found: {_json(value)}")
+    return Cause(field, "FieldValueNotFound", f"Not found: {_dump_json(value)}")
 
 
 def forbidden(field: str, detail: str) -> Cause:
@@ -70,7 +70,7 @@ def not_valid(kind: str, group: str, name: str, causes: Iterable[Cause]) -> ApiE
         "kind": kind,
         "causes": [{"reason": cause.reason, "message": cause.message, "field": cause.field} for cause in listed],
     }
-    return ApiError(422, "Invalid", f'{described} "{name}" is invalid: {what}', _compact(details))
+    return ApiError(422, "Invalid", f'{described} "{name}" is invalid: {what}', _drop_empty_details(details))
 
 
 def not_found(resource: str, name: str) -> ApiError:
@@ -93,25 +93,25 @@ def bad_request(message: str) -> ApiError:
     return ApiError(400, "BadRequest", message)
 
 
-def expired(message: str) -> ApiError:
+def expired_revision(message: str) -> ApiError:
     """Build the 410 of a compacted revision: the client lists again."""
     return ApiError(410, "Expired", message)
 
 
-def refused(resource: str, name: str, why: str) -> ApiError:
+def forbidden_object(resource: str, name: str, why: str) -> ApiError:
     about = f'{resource} "{name}"' if name else resource
     return ApiError(403, "Forbidden", f"{about} is forbidden: {why}", _name_object(resource, name))
 
 
-def namespace_going(resource: str, name: str, namespace: str) -> ApiError:
+def namespace_terminating(resource: str, name: str, namespace: str) -> ApiError:
     why = f"unable to create new content in namespace {namespace} because it is being terminated"
-    error = refused(resource, name, why)
+    error = forbidden_object(resource, name, why)
     cause = {"reason": "NamespaceTerminating", "message": f"namespace {namespace} is being terminated"}
     error.details["causes"] = [cause | {"field": "metadata.namespace"}]
     return error
 
 
-def internal(message: str) -> ApiError:
+def internal_error(message: str) -> ApiError:
     details = {"causes": [{"message": message}]}
     return ApiError(500, "InternalError", f"Internal error occurred: {message}", details)
 
@@ -119,36 +119,36 @@ def internal(message: str) -> ApiError:
 _NO_SPACE: Final = "NoSpace"
 
 
-def no_space(message: str) -> ApiError:
-    error = internal(message)
+def store_full(message: str) -> ApiError:
+    error = internal_error(message)
     error.details["causes"][0]["reason"] = _NO_SPACE
     return error
 
 
-def is_no_space(error: ApiError) -> bool:
+def is_store_full(error: ApiError) -> bool:
     causes = error.details.get("causes")
     return isinstance(causes, list) and any(
         isinstance(each, dict) and each.get("reason") == _NO_SPACE for each in causes
     )
 
 
-def damaged(resource: str, name: str) -> ApiError:
-    return internal(f'the stored {resource} "{name}" is damaged: delete the object, and create it again')
+def damaged_object(resource: str, name: str) -> ApiError:
+    return internal_error(f'the stored {resource} "{name}" is damaged: delete the object, and create it again')
 
 
-def no_such_page(why: str = "") -> ApiError:
+def page_not_found(why: str = "") -> ApiError:
     return ApiError(404, "NotFound", f"the server could not find the requested resource{_add_colon(why)}")
 
 
-def not_allowed() -> ApiError:
+def method_not_allowed() -> ApiError:
     return ApiError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
 
-def too_large(most: int) -> ApiError:
+def body_too_large(most: int) -> ApiError:
     return ApiError(413, "RequestEntityTooLarge", f"Request entity too large: limit is {most}")
 
 
-def too_slow() -> ApiError:
+def request_timeout() -> ApiError:
     details = {"retryAfterSeconds": 1}
     return ApiError(504, "Timeout", "Timeout: request did not complete within the allotted timeout", details)
 
@@ -172,14 +172,14 @@ def unknown_outcome(why: str) -> ApiError:
 
 def _name_object(resource: str, name: str) -> dict[str, Any]:
     plural, _, group = resource.partition(".")
-    return _compact({"name": name, "group": group, "kind": plural})
+    return _drop_empty_details({"name": name, "group": group, "kind": plural})
 
 
-def _compact(details: dict[str, Any]) -> dict[str, Any]:
+def _drop_empty_details(details: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in details.items() if value}
 
 
-def _json(value: Any) -> str:
+def _dump_json(value: Any) -> str:
     return json.dumps(value, separators=(",", ":"))
 
 

@@ -22,7 +22,7 @@ _ANNOTATIONS_BYTES: Final = 256 << 10
 _MOST_PORT: Final = 65535
 
 
-def subdomain(value: str) -> str:
+def check_subdomain(value: str) -> str:
     """Most names: RFC 1123 subdomains of up to 253 characters."""
     if len(value) > 253:
         return "must be no more than 253 characters"
@@ -35,7 +35,7 @@ def subdomain(value: str) -> str:
     )
 
 
-def label(value: str) -> str:
+def check_label(value: str) -> str:
     """Names of Services, namespaces and containers: RFC 1123 labels of up to 63 characters."""
     if len(value) > 63:
         return "must be no more than 63 characters"
@@ -48,7 +48,7 @@ def label(value: str) -> str:
     )
 
 
-def wildcard(value: str) -> str:
+def check_wildcard(value: str) -> str:
     """Host names with a wildcard first label: *.example.com."""
     if len(value) > 253:
         return "must be no more than 253 characters"
@@ -62,11 +62,11 @@ def wildcard(value: str) -> str:
     )
 
 
-def host(value: str) -> str:
-    return wildcard(value) if "*" in value else subdomain(value)
+def check_host(value: str) -> str:
+    return check_wildcard(value) if "*" in value else check_subdomain(value)
 
 
-def port_name(value: str) -> str:
+def check_port_name(value: str) -> str:
     """Names of containers' ports: IANA service names (RFC 6335)."""
     if len(value) <= 15 and _PORT.fullmatch(value):
         return ""
@@ -93,8 +93,8 @@ def check_qualified_name(value: str) -> str:
             "'([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]') with an optional DNS subdomain prefix and '/' (e.g. "
             "'example.com/MyName')"
         )
-    if slash and (not prefix or subdomain(prefix)):
-        return "prefix part " + (subdomain(prefix) if prefix else "must be non-empty")
+    if slash and (not prefix or check_subdomain(prefix)):
+        return "prefix part " + (check_subdomain(prefix) if prefix else "must be non-empty")
     if not name:
         return "name part must be non-empty"
     if len(name) > 63:
@@ -108,7 +108,7 @@ def check_qualified_name(value: str) -> str:
     )
 
 
-def label_value(value: str) -> str:
+def check_label_value(value: str) -> str:
     if len(value) > 63:
         return "must be no more than 63 characters"
     if not value or _QUALIFIED.fullmatch(value):
@@ -120,7 +120,7 @@ def label_value(value: str) -> str:
     )
 
 
-def check(value: str | None, rule: NameRule, path: str) -> Iterator[Cause]:
+def apply_name_rule(value: str | None, rule: NameRule, path: str) -> Iterator[Cause]:
     """Yield the rule's error about a value; None is valid."""
     if value and (problem := rule(value)):
         yield invalid(path, value, problem)
@@ -130,7 +130,7 @@ def check_labels(labels: Mapping[str, str], path: str) -> Iterator[Cause]:
     for key, value in labels.items():
         if problem := check_qualified_name(key):
             yield invalid(path, key, problem)
-        if problem := label_value(value):
+        if problem := check_label_value(value):
             yield invalid(path, value, problem)
 
 
@@ -145,5 +145,5 @@ def check_annotations(annotations: Mapping[str, str], path: str) -> Iterator[Cau
 def check_port(port: Any, path: str) -> Iterator[Cause]:
     if isinstance(port, int) and not 0 < port <= _MOST_PORT:
         yield invalid(path, port, "must be between 1 and 65535, inclusive")
-    elif isinstance(port, str) and (problem := port_name(port)):
+    elif isinstance(port, str) and (problem := check_port_name(port)):
         yield invalid(path, port, problem)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.objects.errors import bad_request, conflict, not_found, too_large
+from vipwire_up.api.objects.errors import bad_request, body_too_large, conflict, not_found
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.store.record import Key, Record
 
@@ -24,7 +24,7 @@ KEPT_META: Final = ("name", "namespace", "uid", "creationTimestamp", "generateNa
 """Metadata that never changes after creation."""
 
 
-def at(value: Any, *path: str | int) -> Any:
+def value_at(value: Any, *path: str | int) -> Any:
     """Return the value at a path of an object; None if the path ends early."""
     for step in path:
         if isinstance(step, int):
@@ -38,43 +38,43 @@ def encode(value: Any) -> bytes:
     return _ENCODER.encode(value)
 
 
-def parse(body: bytes) -> Any:
+def parse_json(body: bytes) -> Any:
     try:
         return msgspec.json.decode(body)
     except (msgspec.MsgspecError, RecursionError, ValueError) as error:
         raise bad_request(f"the body of the request is not JSON: {error}") from None
 
 
-def decoded(record: Record) -> Object:
+def decode_record(record: Record) -> Object:
     value: Object = msgspec.json.decode(record.value)
     return value
 
 
-def readable(record: Record) -> Object:
+def decode_damaged_record(record: Record) -> Object:
     """Decode a record that may hold any JSON, such as a damaged or older one; {} if it is not an object."""
     try:
-        value = decoded(record)
+        value = decode_record(record)
         meta = value["metadata"]
     except (msgspec.MsgspecError, LookupError, TypeError, ValueError):
         return {"metadata": {}}
     return value | {"metadata": meta if isinstance(meta, dict) else {}}
 
 
-def shown(record: Record) -> Object:
+def decode_with_name(record: Record) -> Object:
     """Decode a record that may hold any JSON, and set the name that it is stored under."""
-    value = readable(record)
+    value = decode_damaged_record(record)
     place = {"namespace": record.key.namespace} if record.key.namespace else {}
     return value | {"metadata": {"name": record.key.name} | place | value["metadata"]}
 
 
-def encoder(value: Object) -> Callable[[int], bytes]:
+def value_encoder(value: Object) -> Callable[[int], bytes]:
     """Return the function that the store calls with an object's revision."""
 
     def encode_at(revision: int) -> bytes:
         value["metadata"]["resourceVersion"] = str(revision)
         written = encode(value)
         if len(written) > MOST_BYTES:
-            raise too_large(MOST_BYTES)
+            raise body_too_large(MOST_BYTES)
         return written
 
     return encode_at
@@ -88,11 +88,11 @@ def new_uid() -> str:
     return str(uuid.uuid4())
 
 
-def random_name(beginning: str) -> str:
+def append_random_suffix(beginning: str) -> str:
     return beginning[: 63 - 5] + "".join(secrets.choice(_LETTERS) for _ in range(5))
 
 
-def content(value: Object) -> Object:
+def object_content(value: Object) -> Object:
     return {key: part for key, part in value.items() if key not in ("metadata", "status", "apiVersion", "kind")}
 
 
@@ -133,7 +133,7 @@ def check_creatable(resource: Resource, name: str, value: Object, why: str = "")
     value["metadata"].pop("resourceVersion", None)
 
 
-def wrong_uid(resource: Resource, name: str, wanted: str, found: str) -> ApiError:
+def uid_conflict(resource: Resource, name: str, wanted: str, found: str) -> ApiError:
     """Build the 409 of a precondition on the UID: another object now has this name."""
     why = f"Precondition failed: UID in precondition: {wanted}, UID in object meta: {found}"
     message = f'Operation cannot be fulfilled on {resource.id} "{name}": {why}'

@@ -42,7 +42,7 @@ class Parameters:
             return None
         text = self.text(name)
         negative = text.startswith("-")
-        found = _decimal(text[1:] if text[:1] in ("-", "+") else text, _LIMIT - (not negative))
+        found = _parse_decimal(text[1:] if text[:1] in ("-", "+") else text, _LIMIT - (not negative))
         if found is None:
             raise _unreadable_error(name, text, "must be a decimal number of 64 bits")
         return -found if negative else found
@@ -50,7 +50,7 @@ class Parameters:
     def revision(self, name: str) -> int:
         """Return a resourceVersion as a number; 0 if absent or empty."""
         text = self.text(name)
-        found = _decimal(text or "0", _LIMIT - 1)
+        found = _parse_decimal(text or "0", _LIMIT - 1)
         if found is None:
             raise _unreadable_error(name, text, "must be a decimal number, not negative")
         return found
@@ -82,7 +82,7 @@ def _check_value(name: str, value: str, allowed: Iterable[str], options: str) ->
     return value
 
 
-def _decimal(text: str, most: int) -> int | None:
+def _parse_decimal(text: str, most: int) -> int | None:
     digits = text.lstrip("0") or "0"
     if not (text.isascii() and text.isdecimal() and len(digits) <= _DIGITS and int(digits) <= most):
         return None

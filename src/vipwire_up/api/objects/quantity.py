@@ -13,7 +13,7 @@ from typing import Final
 
 from vipwire_up.api.objects import names
 from vipwire_up.api.objects.errors import Cause, invalid
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Object
 
 PATTERN: Final = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([KMGTPE]i|[numkMGTPE]|[eE][+-]?\d+)?")
@@ -41,16 +41,16 @@ def read_quantity(text: str) -> Fraction | None:
     if suffix in _BINARY:
         number *= 1 << _BINARY[suffix]
     else:
-        power = _POWERS[suffix] if suffix in _POWERS else _exponent(suffix[1:])
+        power = _POWERS[suffix] if suffix in _POWERS else _clamp_exponent(suffix[1:])
         number *= Fraction(10) ** power
-    return _cap(number)
+    return _round_and_clamp(number)
 
 
-def _exponent(text: str) -> int:
+def _clamp_exponent(text: str) -> int:
     return max(-_HIGHEST, min(_HIGHEST, int(text)))
 
 
-def _cap(number: Fraction) -> Fraction:
+def _round_and_clamp(number: Fraction) -> Fraction:
     whole = abs(number) * _NANO
     rounded = Fraction(-(-whole.numerator // whole.denominator), _NANO)
     return min(rounded, Fraction(MOST)) * (-1 if number < 0 else 1)
@@ -69,12 +69,12 @@ def write_quantity(text: str) -> str:
     match = PATTERN.fullmatch(text)
     suffix = (match[2] if match else "") or ""
     if suffix in _BINARY and abs(number) >= _KIBI and number.denominator == 1:
-        return _shortest(int(number), 0, _KIBI, 1, _BINARY_SUFFIXES)
+        return _format_shortest(int(number), 0, _KIBI, 1, _BINARY_SUFFIXES)
     powers = _EXPONENTS if suffix and suffix[0] in "eE" and suffix != "E" else _DECIMAL_SUFFIXES
-    return _shortest(int(number * _MILLI), -3, 1000, 3, powers)
+    return _format_shortest(int(number * _MILLI), -3, 1000, 3, powers)
 
 
-def _shortest(value: int, power: int, base: int, step: int, suffixes: Mapping[int, str]) -> str:
+def _format_shortest(value: int, power: int, base: int, step: int, suffixes: Mapping[int, str]) -> str:
     """Divide a value by the base as often as possible; append the suffix."""
     while value and value % base == 0 and power + step in suffixes:
         value, power = value // base, power + step
@@ -133,5 +133,5 @@ def check_resources(resources: Object, path: str) -> Iterator[Cause]:
 
 def check_node_amounts(new: Object) -> Iterator[Cause]:
     for part in ("capacity", "allocatable"):
-        for name, text in (at(new, "status", part) or {}).items():
+        for name, text in (value_at(new, "status", part) or {}).items():
             yield from _check_amount(name, text, f"status.{part}.{name}")

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Any, Final, TypeAlias
 
 from vipwire_up.api.objects.errors import Cause
-from vipwire_up.api.objects.names import NameRule, subdomain
+from vipwire_up.api.objects.names import NameRule, check_subdomain
 from vipwire_up.api.objects.schema import Type
 
 Object: TypeAlias = dict[str, Any]
@@ -71,7 +71,7 @@ class Resource:
     lifetime: int = 0
     columns: tuple[Column, ...] = ()
     fields: Mapping[str, Callable[[Object], str]] = field(default_factory=dict)
-    name_rule: NameRule = subdomain
+    name_rule: NameRule = check_subdomain
     default: Callable[[Object], None] = lambda _: None
     prepare: Callable[[Object, Object | None], None] = lambda _new, _old: None
     check: Check = lambda _new, _old: ()
@@ -106,7 +106,7 @@ class Resource:
         return tuple(verb for verb in SERVED_VERBS if verb != "deletecollection" or self.deletes_many)
 
 
-def served(resource: Resource, value: Object) -> Object:
+def convert_to_served(resource: Resource, value: Object) -> Object:
     """Return a stored object in the version of a resource, which may rename fields of the whole object."""
     if resource.stored_as is None:
         return value
@@ -114,7 +114,7 @@ def served(resource: Resource, value: Object) -> Object:
     return {names.get(name, name): part for name, part in value.items()} | {"apiVersion": resource.api_version}
 
 
-def stored(resource: Resource, value: Object) -> Object:
+def convert_to_stored(resource: Resource, value: Object) -> Object:
     """Return an object of a resource's version as the store holds it."""
     kept = {resource.renamed.get(name, name): part for name, part in value.items()}
     return kept | {"apiVersion": resource.storage.api_version}

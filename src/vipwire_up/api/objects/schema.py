@@ -137,7 +137,7 @@ def read_types(text: str, prefix: str, known: Mapping[str, Type], *, custom: boo
         current = named.split()[-1]
         types[current] = Type(Shape.OBJECT, f"{prefix}.{current}", description.strip())
         if head.startswith("kind ") and meta is not None:
-            types[current].fields.update(_header(meta))
+            types[current].fields.update(_metadata_fields(meta))
         if base:
             lines.append((current, base))
     for owner, line in lines:
@@ -149,7 +149,7 @@ def read_types(text: str, prefix: str, known: Mapping[str, Type], *, custom: boo
     return types
 
 
-def _header(meta: Type) -> dict[str, Field]:
+def _metadata_fields(meta: Type) -> dict[str, Field]:
     text = _SCALAR_TYPES["string"]
     return {
         "apiVersion": Field("apiVersion", text, "API group and version of the object."),

@@ -13,21 +13,21 @@ from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.bodies.decode import Findings, decode
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Object, Resource
 from vipwire_up.api.objects.schema import Field, Shape, Type
 from vipwire_up.api.patches.field_paths import (
     Path,
     Paths,
     Tree,
-    compact,
+    build_path_tree,
     element_key,
-    from_fields,
-    members,
-    prefixes,
-    spell,
-    to_fields,
-    tree,
+    encode_compact,
+    format_path,
+    list_prefixes,
+    paths_from_fields,
+    paths_of_members,
+    paths_to_fields,
 )
 
 
@@ -62,7 +62,7 @@ def read_ownership(entries: Any) -> Ownership:
             entry.get("apiVersion", ""),
         )
         if writer.operation in ("Apply", "Update"):
-            found[writer] = Owned(frozenset(from_fields(entry.get("fieldsV1"))), entry.get("time", ""))
+            found[writer] = Owned(frozenset(paths_from_fields(entry.get("fieldsV1"))), entry.get("time", ""))
     return found
 
 
@@ -76,7 +76,7 @@ def write_ownership(ownership: Ownership) -> list[dict[str, Any]]:
             "apiVersion": writer.version,
             "time": owned.time,
             "fieldsType": "FieldsV1",
-            "fieldsV1": to_fields(owned.paths),
+            "fieldsV1": paths_to_fields(owned.paths),
             **({"subresource": writer.subresource} if writer.subresource else {}),
         }
         for writer, owned in ordered
@@ -91,7 +91,7 @@ def note_update(
 
     Fields that the writer cannot change (such as the status for a write of the object) must be equal in both.
     """
-    old, new = members(before, kind, whole=True), members(after, kind, whole=True)
+    old, new = paths_of_members(before, kind, whole=True), paths_of_members(after, kind, whole=True)
     changed = frozenset(path for path, value in new.items() if path not in old or old[path] != value)
     gone = frozenset(old.keys() - new.keys())
     result = {}
@@ -105,10 +105,10 @@ def note_update(
     return result
 
 
-def owned_before(live: Object, resource: Resource, now: str) -> Ownership:
+def ownership_before_apply(live: Object, resource: Resource, now: str) -> Ownership:
     """Assign the fields of an object without managers to a manager `before-first-apply`, as Kubernetes does."""
     before = FieldManager("before-first-apply", version=resource.api_version)
-    return {before: Owned(frozenset(members(live, resource.type)), now)}
+    return {before: Owned(frozenset(paths_of_members(live, resource.type)), now)}
 
 
 def note_write(resource: Resource, old: Object, new: Object, writer: FieldManager, now: str) -> list[dict[str, Any]]:
@@ -127,11 +127,11 @@ def note_write(resource: Resource, old: Object, new: Object, writer: FieldManage
     return write_ownership(note_update(read_ownership(entries), writer, before, new, resource.type, now))
 
 
-def apply(
+def apply_configuration(
     live: Any, wanted: Any, kind: Type, writer: FieldManager, ownership: Ownership, *, force: bool | Paths, now: str
 ) -> tuple[Any, Ownership]:
     """Merge a manager's configuration into the live object. Raise ApiError 409 that lists the conflicts."""
-    wants, has = members(wanted, kind), members(live, kind)
+    wants, has = paths_of_members(wanted, kind), paths_of_members(live, kind)
     same_writer = writer.manager, "Apply", writer.subresource
     rivals = {
         other: owned
@@ -146,23 +146,23 @@ def apply(
     forced = force if isinstance(force, frozenset) else frozenset()
     disputed = {other: paths - forced for other, paths in contested.items() if paths - forced}
     if disputed and force is not True:
-        raise _conflict(disputed)
+        raise _ownership_conflict(disputed)
     others = {
         other: Owned(owned.paths - contested.get(other, frozenset()), owned.time) for other, owned in rivals.items()
     }
     mine = [owned for other, owned in ownership.items() if other not in others]
     before: Paths = frozenset().union(*(owned.paths for owned in mine))
-    kept = prefixes(chain(wants, *(owned.paths for owned in others.values())))
-    merged = _merge(live, wanted, Field("", kind))
-    merged = _remove_fields(merged, tree(path for path in before if path not in kept), Field("", kind))
+    kept = list_prefixes(chain(wants, *(owned.paths for owned in others.values())))
+    merged = _merge_values(live, wanted, Field("", kind))
+    merged = _remove_fields(merged, build_path_tree(path for path in before if path not in kept), Field("", kind))
     same = bool(mine) and before == wants.keys() and merged == live
     return merged, others | {writer: Owned(frozenset(wants), mine[0].time if same else now)}
 
 
-def _conflict(contested: Mapping[FieldManager, Iterable[Path]]) -> ApiError:
+def _ownership_conflict(contested: Mapping[FieldManager, Iterable[Path]]) -> ApiError:
     causes, texts = [], []
     for other, paths in sorted(contested.items(), key=lambda item: item[0].manager):
-        fields = sorted(spell(path) for path in paths)
+        fields = sorted(format_path(path) for path in paths)
         sub = f' with subresource "{other.subresource}"' if other.subresource else ""
         who = f'"{other.manager}"{sub} using {other.version}'
         causes += [{"reason": "FieldManagerConflict", "message": f"conflict with {who}", "field": f} for f in fields]
@@ -174,7 +174,7 @@ def _conflict(contested: Mapping[FieldManager, Iterable[Path]]) -> ApiError:
     return ApiError(409, "Conflict", f"Apply failed with {count}: " + "\n".join(texts), {"causes": causes})
 
 
-def _merge(live: Any, wanted: Any, known: Field) -> Any:
+def _merge_values(live: Any, wanted: Any, known: Field) -> Any:
     kind = known.type
     if known.atomic or kind.shape is Shape.ANY or type(live) is not type(wanted):
         return wanted
@@ -182,17 +182,17 @@ def _merge(live: Any, wanted: Any, known: Field) -> Any:
         result = dict(live)
         for name, part in wanted.items():
             inner = Field(name, kind.element) if kind.element else kind.fields.get(name)
-            result[name] = _merge(live.get(name), part, inner) if inner else part
+            result[name] = _merge_values(live.get(name), part, inner) if inner else part
         return result
     if isinstance(wanted, list) and known.is_set:
-        return _merge_elements(live, wanted, compact, lambda _, part: part)
+        return _merge_elements(live, wanted, encode_compact, lambda _, part: part)
     if isinstance(wanted, list) and known.keys and kind.element:
         element = Field("", kind.element)
         return _merge_elements(
             live,
             wanted,
-            lambda part: compact(element_key(part, known)),
-            lambda found, part: _merge(found, part, element),
+            lambda part: encode_compact(element_key(part, known)),
+            lambda found, part: _merge_values(found, part, element),
         )
     return wanted
 
@@ -244,7 +244,7 @@ def _elements_without(value: list[Any], gone: Tree, known: Field, element: Type)
     keys = {f"f:{key}" for key in known.keys}
     for part in value:
         is_keyed = isinstance(part, dict) and not known.is_set
-        below = gone.get(f"k:{compact(element_key(part, known))}" if is_keyed else f"v:{compact(part)}")
+        below = gone.get(f"k:{encode_compact(element_key(part, known))}" if is_keyed else f"v:{encode_compact(part)}")
         if below is None:
             yield part
         elif below:
@@ -266,21 +266,21 @@ def undisputed_fields(live: Object, resource: Resource, writer: FieldManager) ->
     the annotation, and `renewed` updates the annotation, for the way back
     (apimachinery/pkg/util/managedfields/internal, lastappliedmanager.go and lastappliedupdater.go).
     """
-    text = _annotation(live, writer)
+    text = _last_applied_annotation(live, writer)
     try:
         said = json.loads(text) if text else {}
         decode(said, resource.type, Findings())  # raises for an invalid annotation, which any client may write
     except (ValueError, RecursionError, ApiError):
         return frozenset()
-    has = members(live, resource.type)
+    has = paths_of_members(live, resource.type)
     return frozenset(
-        path for path, value in members(said, resource.type).items() if path in has and has[path] == value
+        path for path, value in paths_of_members(said, resource.type).items() if path in has and has[path] == value
     )
 
 
 def update_last_applied(merged: Object, wanted: Object, writer: FieldManager) -> Object:
     """Update the last-applied annotation, if it exists, to the applied configuration."""
-    if not _annotation(merged, writer):
+    if not _last_applied_annotation(merged, writer):
         return merged
     meta = wanted["metadata"]
     others = {name: text for name, text in (meta.get("annotations") or {}).items() if name != ANNOTATION}
@@ -292,7 +292,7 @@ def update_last_applied(merged: Object, wanted: Object, writer: FieldManager) ->
     return merged | {"metadata": merged["metadata"] | {"annotations": kept}}
 
 
-def _annotation(value: Object, writer: FieldManager) -> str:
+def _last_applied_annotation(value: Object, writer: FieldManager) -> str:
     if writer.manager != _KUBECTL or writer.subresource:
         return ""
-    return str((at(value, "metadata", "annotations") or {}).get(ANNOTATION, ""))
+    return str((value_at(value, "metadata", "annotations") or {}).get(ANNOTATION, ""))

@@ -27,7 +27,7 @@ UNOWNED: Final[frozenset[Path]] = frozenset(
 """Paths that the server keeps and no manager owns."""
 
 
-def members(value: Any, kind: Type, *, whole: bool = False) -> dict[Path, Any]:
+def paths_of_members(value: Any, kind: Type, *, whole: bool = False) -> dict[Path, Any]:
     """Return the paths of an object that managers can own, with their values (None for elements of lists).
 
     `whole` includes maps and lists that are not empty: an update that creates one owns it.
@@ -56,10 +56,12 @@ def _find_members(found: dict[Path, Any], value: Any, known: Field, path: Path, 
             if inner is not None:
                 _find_members(found, part, inner, (*path, f"f:{name}"), whole)
     elif known.is_set:
-        found.update(((*path, f"v:{compact(part)}"), None) for part in value)
+        found.update(((*path, f"v:{encode_compact(part)}"), None) for part in value)
     elif known.keys and kind.element is not None:
         for part in value:
-            _find_in_element(found, part, kind.element, (*path, f"k:{compact(element_key(part, known))}"), whole)
+            _find_in_element(
+                found, part, kind.element, (*path, f"k:{encode_compact(element_key(part, known))}"), whole
+            )
     else:
         found[path] = value
 
@@ -77,7 +79,7 @@ def element_key(value: Any, known: Field) -> dict[str, Any]:
     return {key: value.get(key, fields[key].default if key in fields else None) for key in sorted(known.keys)}
 
 
-def to_fields(paths: Iterable[Path]) -> dict[str, Any]:
+def paths_to_fields(paths: Iterable[Path]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for path in sorted(set(paths)):  # a path comes right before those that begin with it
         node = found
@@ -93,7 +95,7 @@ def to_fields(paths: Iterable[Path]) -> dict[str, Any]:
     return found
 
 
-def from_fields(tree: Any, path: Path = ()) -> Iterator[Path]:
+def paths_from_fields(tree: Any, path: Path = ()) -> Iterator[Path]:
     if not isinstance(tree, dict) or not tree:
         if path:
             yield path
@@ -102,14 +104,14 @@ def from_fields(tree: Any, path: Path = ()) -> Iterator[Path]:
         if step == ".":
             yield path
         else:
-            yield from from_fields(below, (*path, step))
+            yield from paths_from_fields(below, (*path, step))
 
 
-def prefixes(paths: Iterable[Path]) -> set[Path]:
+def list_prefixes(paths: Iterable[Path]) -> set[Path]:
     return {path[:length] for path in paths for length in range(1, len(path) + 1)}
 
 
-def tree(paths: Iterable[Path]) -> Tree:
+def build_path_tree(paths: Iterable[Path]) -> Tree:
     """Arrange paths by their elements, without those that begin with another one of them."""
     found: Tree = {}
     listed = set(paths)
@@ -121,7 +123,7 @@ def tree(paths: Iterable[Path]) -> Tree:
     return found
 
 
-def spell(path: Path) -> str:
+def format_path(path: Path) -> str:
     """Format a path as Kubernetes does in messages: .spec.ports[port=80,protocol="TCP"].name."""
     text = ""
     for step in path:
@@ -135,5 +137,5 @@ def spell(path: Path) -> str:
     return text
 
 
-def compact(value: Any) -> str:
+def encode_compact(value: Any) -> str:
     return encode(value).decode()

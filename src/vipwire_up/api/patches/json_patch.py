@@ -17,7 +17,7 @@ _NESTED: Final = (dict, list)
 _MISSING: Final = object()
 
 
-def merge_patch(value: Any, patch: Any) -> Any:
+def apply_merge_patch(value: Any, patch: Any) -> Any:
     """Apply a merge patch: objects are merged, null removes, any other value replaces."""
     if not isinstance(patch, dict):
         return patch
@@ -26,11 +26,11 @@ def merge_patch(value: Any, patch: Any) -> Any:
         if part is None:
             result.pop(key, None)
         else:
-            result[key] = merge_patch(result.get(key), part)
+            result[key] = apply_merge_patch(result.get(key), part)
     return result
 
 
-def json_patch(value: Any, operations: Any) -> Any:
+def apply_json_patch(value: Any, operations: Any) -> Any:
     """Apply all operations or none. Raise ApiError 400 for an invalid patch, 422 if it does not fit the value."""
     if not isinstance(operations, list) or not all(isinstance(operation, dict) for operation in operations):
         raise bad_request("a JSON patch is a list of operations")
@@ -39,7 +39,7 @@ def json_patch(value: Any, operations: Any) -> Any:
         raise ApiError(413, "RequestEntityTooLarge", message)
     patching = _Patching(copy_value(value))
     for operation in operations:
-        patching.operate(operation)
+        patching.apply_operation(operation)
     return patching.document
 
 
@@ -54,37 +54,39 @@ class _Patching:
         self.document = document
         self._copied = 0
 
-    def operate(self, operation: dict[str, Any]) -> None:
+    def apply_operation(self, operation: dict[str, Any]) -> None:
         """Apply one operation. The patch is used once, so its values need no copy."""
-        name, path = operation.get("op"), _pointer(operation.get("path"))
+        name, path = operation.get("op"), _parse_pointer(operation.get("path"))
         if name in ("add", "replace", "test") and "value" not in operation:
             raise bad_request(f"JSON patch: {name} {operation.get('path')}: no value")
         match name:
             case "add":
-                self.document = _put(self.document, path, operation["value"], insert=True)
+                self.document = _put_value(self.document, path, operation["value"], insert=True)
             case "replace":
-                _find(self.document, path)
-                self.document = _put(self.document, path, operation["value"], insert=False)
+                _find_value(self.document, path)
+                self.document = _put_value(self.document, path, operation["value"], insert=False)
             case "remove":
-                self.document = _remove(self.document, path)
+                self.document = _remove_value(self.document, path)
             case "test":
-                if _find(self.document, path, absent=None) != operation["value"]:
+                if _find_value(self.document, path, absent=None) != operation["value"]:
                     raise _refuse_patch(f"testing value {operation.get('path')} failed: test failed")
             case "move":
-                self._move(_pointer(operation.get("from")), path)
+                self._move_value(_parse_pointer(operation.get("from")), path)
             case "copy":
-                self.document = _put(self.document, path, self._copy(_pointer(operation.get("from"))), insert=True)
+                self.document = _put_value(
+                    self.document, path, self._copy_value(_parse_pointer(operation.get("from"))), insert=True
+                )
             case _:
                 raise bad_request(f"JSON patch: unknown operation {name!r}")
 
-    def _move(self, source: list[str], path: list[str]) -> None:
-        moved = _find(self.document, source)
+    def _move_value(self, source: list[str], path: list[str]) -> None:
+        moved = _find_value(self.document, source)
         if path[: len(source)] == source and len(path) > len(source):
             raise _refuse_patch(f"path /{'/'.join(source)} cannot be moved into itself")
-        self.document = _put(_remove(self.document, source), path, moved, insert=True)
+        self.document = _put_value(_remove_value(self.document, source), path, moved, insert=True)
 
-    def _copy(self, source: list[str]) -> Any:
-        found = _find(self.document, source)
+    def _copy_value(self, source: list[str]) -> Any:
+        found = _find_value(self.document, source)
         self._copied += len(encode(found))
         if self._copied > _MOST_COPIED:
             why = f"the accumulated size increase of copy is {self._copied}, exceeding the limit {_MOST_COPIED}"
@@ -92,17 +94,17 @@ class _Patching:
         return copy_value(found)
 
 
-def _pointer(text: Any) -> list[str]:
+def _parse_pointer(text: Any) -> list[str]:
     if not isinstance(text, str) or (text and not text.startswith("/")):
         raise bad_request(f"JSON patch: {text!r} is not a JSON pointer")
     return [part.replace("~1", "/").replace("~0", "~") for part in text.split("/")[1:]]
 
 
-def _find(document: Any, path: list[str], *, absent: Any = _MISSING) -> Any:
+def _find_value(document: Any, path: list[str], *, absent: Any = _MISSING) -> Any:
     for part in path:
         found = _MISSING
         if isinstance(document, list):
-            index = _index(part)
+            index = _parse_index(part)
             if 0 <= index < len(document):
                 found = document[index]
         elif isinstance(document, dict):
@@ -115,18 +117,18 @@ def _find(document: Any, path: list[str], *, absent: Any = _MISSING) -> Any:
     return document
 
 
-def _index(part: str) -> int:
+def _parse_index(part: str) -> int:
     return int(part) if part.isdecimal() and part.isascii() and len(part) < _LONGEST_INDEX else -1
 
 
-def _put(document: Any, path: list[str], value: Any, *, insert: bool) -> Any:
+def _put_value(document: Any, path: list[str], value: Any, *, insert: bool) -> Any:
     if not path:
         return value
-    parent, last = _find(document, path[:-1]), path[-1]
+    parent, last = _find_value(document, path[:-1]), path[-1]
     if isinstance(parent, dict):
         parent[last] = value
     elif isinstance(parent, list):
-        index = len(parent) if last == "-" else _index(last)
+        index = len(parent) if last == "-" else _parse_index(last)
         if not 0 <= index <= len(parent):
             raise _missing_error(path)
         parent[index : index + (not insert)] = [value]
@@ -135,11 +137,11 @@ def _put(document: Any, path: list[str], value: Any, *, insert: bool) -> Any:
     return document
 
 
-def _remove(document: Any, path: list[str]) -> Any:
-    _find(document, path)
+def _remove_value(document: Any, path: list[str]) -> Any:
+    _find_value(document, path)
     if not path:
         return None
-    parent, last = _find(document, path[:-1]), path[-1]
+    parent, last = _find_value(document, path[:-1]), path[-1]
     del parent[int(last) if isinstance(parent, list) else last]
     return document
 

@@ -24,7 +24,7 @@ _PATCH: Final = "$patch"
 _RETAIN: Final = "$retainKeys"
 
 
-def strategic_patch(value: Any, patch: Any, kind: Type) -> Any:
+def apply_strategic_patch(value: Any, patch: Any, kind: Type) -> Any:
     """Apply a patch to a value of a type; return a new value. Raise ApiError 400."""
     if not isinstance(patch, dict):
         return patch
@@ -37,7 +37,7 @@ def strategic_patch(value: Any, patch: Any, kind: Type) -> Any:
         raise bad_request(f"Unknown patch type found: {directive}")
     result = dict(value) if isinstance(value, dict) else {}
     if isinstance(retained := patch.get(_RETAIN), list):
-        names = set(map(_identity, retained))
+        names = set(map(_hashable_identity, retained))
         result = {key: part for key, part in result.items() if key in names}
     _delete_values(result, patch)
     for key, part in patch.items():
@@ -46,26 +46,26 @@ def strategic_patch(value: Any, patch: Any, kind: Type) -> Any:
         if part is None:
             result.pop(key, None)
         else:
-            result[key] = _patch_part(result.get(key), part, _field(kind, key), patch.get(f"{_ORDER}{key}"))
-    _order_rest(result, patch, kind)
+            result[key] = _patch_field(result.get(key), part, _field_of(kind, key), patch.get(f"{_ORDER}{key}"))
+    _order_other_lists(result, patch, kind)
     return result
 
 
-def _field(kind: Type, key: str) -> Field:
+def _field_of(kind: Type, key: str) -> Field:
     if kind.shape is Shape.MAP and kind.element is not None:
         return Field(key, kind.element)
     return kind.fields.get(key) or Field(key, Type(Shape.ANY, "any"))
 
 
-def _patch_part(value: Any, patch: Any, known: Field, order: Any) -> Any:
+def _patch_field(value: Any, patch: Any, known: Field, order: Any) -> Any:
     if isinstance(patch, dict):
-        return strategic_patch(value, patch, known.type)
+        return apply_strategic_patch(value, patch, known.type)
     if not isinstance(patch, list) or not known.merges or known.type.element is None:
         return patch
     current = value if isinstance(value, list) else []
     if known.merge_key == "-":
-        there = set(map(_identity, current))
-        joined = [*current, *(part for part in patch if _identity(part) not in there)]
+        there = set(map(_hashable_identity, current))
+        joined = [*current, *(part for part in patch if _hashable_identity(part) not in there)]
         return _sort_by_order(joined, order, lambda part: part)
     return _merge_list(current, patch, known, order)
 
@@ -78,23 +78,23 @@ def _merge_list(current: list[Any], patch: list[Any], known: Field, order: Any) 
     places: dict[Hashable, list[int]] = {}
     for index, found in result.items():
         if isinstance(found, dict):
-            places.setdefault(_identity(found.get(key)), []).append(index)
+            places.setdefault(_hashable_identity(found.get(key)), []).append(index)
     for index, part in enumerate(patch, len(current)):
         if not isinstance(part, dict) or key not in part:
             raise bad_request(f"map: {part!r} does not contain declared merge key: {key}")
-        same = places.get(_identity(part[key]))
+        same = places.get(_hashable_identity(part[key]))
         if part.get(_PATCH) == "delete":
-            for place in places.pop(_identity(part[key]), ()):
+            for place in places.pop(_hashable_identity(part[key]), ()):
                 del result[place]
         elif same and element is not None:
-            result[same[0]] = strategic_patch(result[same[0]], part, element)
+            result[same[0]] = apply_strategic_patch(result[same[0]], part, element)
         else:
             result[index] = {name: entry for name, entry in part.items() if not name.startswith("$")}
-            places.setdefault(_identity(part[key]), []).append(index)
+            places.setdefault(_hashable_identity(part[key]), []).append(index)
     return _sort_by_order(list(result.values()), order, lambda part: part.get(key), wanted=lambda part: part.get(key))
 
 
-def _identity(value: Any) -> Hashable:
+def _hashable_identity(value: Any) -> Hashable:
     """Return a value that can be looked up, equal for equal values."""
     return encode(value) if isinstance(value, dict | list) else value
 
@@ -114,16 +114,16 @@ def _delete_values(result: dict[str, Any], patch: dict[str, Any]) -> None:
         if key.startswith(_DELETE_VALUES):
             name = key.removeprefix(_DELETE_VALUES)
             if isinstance(result.get(name), list) and isinstance(values, list):
-                gone = set(map(_identity, values))
-                result[name] = [part for part in result[name] if _identity(part) not in gone]
+                gone = set(map(_hashable_identity, values))
+                result[name] = [part for part in result[name] if _hashable_identity(part) not in gone]
 
 
-def _order_rest(result: dict[str, Any], patch: dict[str, Any], kind: Type) -> None:
+def _order_other_lists(result: dict[str, Any], patch: dict[str, Any], kind: Type) -> None:
     """Apply $setElementOrder of lists that the patch does not change otherwise."""
     for key, order in patch.items():
         name = key.removeprefix(_ORDER)
         if key.startswith(_ORDER) and name not in patch and isinstance(result.get(name), list):
-            merge_key = _field(kind, name).merge_key
+            merge_key = _field_of(kind, name).merge_key
             if merge_key == "-":
                 result[name] = _sort_by_order(result[name], order, lambda part: part)
             elif merge_key:

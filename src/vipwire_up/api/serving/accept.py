@@ -36,7 +36,7 @@ async def bind_all(host: str, port: int) -> list[socket.socket]:
     return opened
 
 
-def choose_opening(tls: ssl.SSLContext | None) -> Opening:
+def plain_or_tls_opening(tls: ssl.SSLContext | None) -> Opening:
     return open_plain if tls is None else TlsOpening(tls)
 
 
@@ -73,7 +73,7 @@ class TlsOpening:
 
     async def __call__(self, connection: ServerConnection, accepted: socket.socket) -> None:
         """Begin TLS at the client's first byte. Raise OSError if the connection fails."""
-        if await _first_byte(accepted) != _HANDSHAKE:
+        if await _peek_first_byte(accepted) != _HANDSHAKE:
             raise ConnectionAbortedError
         loop = asyncio.get_running_loop()
         agreed: asyncio.Future[bool] = loop.create_future()
@@ -87,7 +87,7 @@ class TlsOpening:
             raise ConnectionAbortedError
 
 
-async def _first_byte(opened: socket.socket) -> bytes:
+async def _peek_first_byte(opened: socket.socket) -> bytes:
     """Wait for a connection's first byte and leave it in the socket; b"" at the end. Raise OSError."""
     loop = asyncio.get_running_loop()
     came = asyncio.Event()

@@ -14,7 +14,7 @@ _MOST_WARNINGS: Final = 50  # header fields that common clients accept
 _LONGEST_WARNING, _ALL_WARNINGS = 256, 4096  # characters, as in kube-apiserver (apiserver/pkg/endpoints/filters)
 
 
-def status(error: ApiError) -> Reply:
+def status_reply(error: ApiError) -> Reply:
     headers = dict(_JSON)
     if "retryAfterSeconds" in error.details:
         headers["Retry-After"] = str(error.details["retryAfterSeconds"])

@@ -18,7 +18,7 @@ from vipwire.kube.errors import ApiError
 from vipwire_up.api.kinds.catalogue import SERVED
 from vipwire_up.api.kinds.gateway import GATEWAY_CLASSES, GATEWAY_RESOURCES
 from vipwire_up.api.kinds.policies import POLICY_RESOURCES
-from vipwire_up.api.objects.errors import refused
+from vipwire_up.api.objects.errors import forbidden_object
 from vipwire_up.api.serving.route import Route
 
 _READ: Final = frozenset({"get", "list", "watch"})
@@ -73,27 +73,27 @@ UNNAMED: Final = "no Ingress and no Gateway refers to this Secret"
 _OPEN: Final = frozenset({"/version", "/healthz", "/livez", "/readyz"})
 
 
-def may_ask(user: User, path: str) -> bool:
+def may_read_page(user: User, path: str) -> bool:
     """Report whether a user may read a page about no object: discovery, OpenAPI, version, health."""
     return path.rstrip("/") in _OPEN or path.startswith(("/livez/", "/readyz/")) or has_role(user)
 
 
 def has_role(user: User) -> bool:
-    return bool(_roles(user.groups))
+    return bool(_roles_of(user.groups))
 
 
-def pages(user: User) -> tuple[str, ...]:
-    return ("*",) if _roles(user.groups) else tuple(sorted((*_OPEN, "/livez/*", "/readyz/*")))
+def list_allowed_pages(user: User) -> tuple[str, ...]:
+    return ("*",) if _roles_of(user.groups) else tuple(sorted((*_OPEN, "/livez/*", "/readyz/*")))
 
 
-def allows(user: User, route: Route) -> bool:
+def allows_route(user: User, route: Route) -> bool:
     plural = route.resource.plural
-    return may(user, route.verb, f"{plural}/{route.subresource}" if route.subresource else plural)
+    return may_use(user, route.verb, f"{plural}/{route.subresource}" if route.subresource else plural)
 
 
-def may(user: User, verb: str, what: str) -> bool:
+def may_use(user: User, verb: str, what: str) -> bool:
     """Report whether a user may use a verb on a kind, by its plural, or on a subresource: `nodes/status`."""
-    roles = _roles(user.groups)
+    roles = _roles_of(user.groups)
     if Role.ADMIN in roles:
         return True
     if Role.VIEW in roles and verb in _READ and what.partition("/")[0] not in _NOT_SHOWN:
@@ -103,40 +103,42 @@ def may(user: User, verb: str, what: str) -> bool:
     return Role.NODE in roles and verb in _NODE_RIGHTS.get(what, frozenset())
 
 
-def reads_only_named(user: User, what: str) -> bool:
+def may_read_only_named(user: User, what: str) -> bool:
     """Report whether a user who may read a kind may read only named objects: Secrets, for the role ingress."""
-    return what == "secrets" and Role.ADMIN not in _roles(user.groups)
+    return what == "secrets" and Role.ADMIN not in _roles_of(user.groups)
 
 
-def rules(user: User) -> Iterator[tuple[list[str], str, str]]:
+def list_rules(user: User) -> Iterator[tuple[list[str], str, str]]:
     """Yield verbs that a user may use, with the API group and the kind or subresource."""
-    roles = _roles(user.groups)
+    roles = _roles_of(user.groups)
     if Role.ADMIN in roles:
         yield ["*"], "*", "*"
         return
     for resource in {(each.group, each.plural): each for each in SERVED}.values():
         for what in (resource.plural, f"{resource.plural}/status") if resource.has_status else (resource.plural,):
-            if verbs := sorted(verb for verb in _ALL if may(user, verb, what)):
+            if verbs := sorted(verb for verb in _ALL if may_use(user, verb, what)):
                 yield verbs, resource.group, what
 
 
-def refusal(user: User, route: Route, reason: str = "") -> ApiError:
+def forbidden_request(user: User, route: Route, reason: str = "") -> ApiError:
     resource = route.resource
     what = f"{resource.plural}/{route.subresource}" if route.subresource else resource.plural
     where = f' in the namespace "{route.namespace}"' if route.namespace else " at the cluster scope"
     why = f'User "{user.name}" cannot {route.verb} resource "{what}" in API group "{resource.group}"{where}'
-    return refused(resource.id, route.name, f"{why}: {reason}" if reason else why)
+    return forbidden_object(resource.id, route.name, f"{why}: {reason}" if reason else why)
 
 
-def page_refusal(user: User, path: str, method: str) -> ApiError:
+def forbidden_page(user: User, path: str, method: str) -> ApiError:
     why = f'User "{user.name}" cannot {method.lower()} path "{path}"'
     return ApiError(403, "Forbidden", f"forbidden: {why}")
 
 
-def impersonation_refusal(user: User, wanted: str) -> ApiError:
+def forbidden_impersonation(user: User, wanted: str) -> ApiError:
     """Build the 403 for impersonation: to ignore the headers would act with the caller's own rights."""
-    return refused("users", wanted, f'User "{user.name}" cannot impersonate: vipwire does not support impersonation')
+    return forbidden_object(
+        "users", wanted, f'User "{user.name}" cannot impersonate: vipwire does not support impersonation'
+    )
 
 
-def _roles(groups: Iterable[str]) -> set[Role]:
+def _roles_of(groups: Iterable[str]) -> set[Role]:
     return {role for role in Role if role.value in groups}

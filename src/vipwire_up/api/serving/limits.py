@@ -19,7 +19,7 @@ from typing import Final
 from vipwire.http_server.exchange import BodyError, Exchange
 from vipwire.http_server.room import Limits
 from vipwire.kube.errors import ApiError
-from vipwire_up.api.objects.errors import bad_request, too_large
+from vipwire_up.api.objects.errors import bad_request, body_too_large
 from vipwire_up.api.serving.authorization import Role, User
 
 BODY_BYTES: Final = 3 << 20
@@ -87,7 +87,7 @@ class InFlight:
         self._bytes_of = Counter[str]()
 
     @contextlib.contextmanager
-    def request(self, sort: Sort, user: User, host: str) -> Iterator[None]:
+    def count_request(self, sort: Sort, user: User, host: str) -> Iterator[None]:
         who = (sort, user.name, host if sort is Sort.WATCH else "")
         most, most_of_one = self._find_limit(sort)
         if not _is_exempt(user) and (self._all[sort] >= most or self._of[who] >= most_of_one):
@@ -103,7 +103,7 @@ class InFlight:
                 del self._of[who]
 
     @contextlib.contextmanager
-    def body(self, size: int, user: User) -> Iterator[None]:
+    def count_body(self, size: int, user: User) -> Iterator[None]:
         """Count a body's bytes in memory. Raise ApiError 429, but never for a single body."""
         most = self._bounds.all_bodies
         too_much = self._bytes and self._bytes + size > most
@@ -120,7 +120,7 @@ class InFlight:
             if not self._bytes_of[user.name]:
                 del self._bytes_of[user.name]
 
-    def count(self, sort: Sort) -> int:
+    def requests_in_flight(self, sort: Sort) -> int:
         return self._all[sort]
 
     def _find_limit(self, sort: Sort) -> tuple[int, int]:
@@ -148,23 +148,23 @@ async def read_body(exchange: Exchange, in_flight: InFlight, most: int, user: Us
     """
     announced = exchange.length
     if announced is not None and announced > most:
-        raise too_large(most)
+        raise body_too_large(most)
     if exchange.headers.get("content-encoding", "identity") != "identity":
         raise ApiError(
             415, "UnsupportedMediaType", "the body of the request is compressed: send it without Content-Encoding"
         )
-    with in_flight.body(most if announced is None else announced, user):
+    with in_flight.count_body(most if announced is None else announced, user):
         try:
             body = await exchange.read(most)
         except BodyError as error:
-            raise _refusal(error, most) from None
+            raise _body_error_answer(error, most) from None
         yield body
 
 
-def _refusal(error: BodyError, most: int) -> ApiError:
+def _body_error_answer(error: BodyError, most: int) -> ApiError:
     match error.status:
         case HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
-            return too_large(most)
+            return body_too_large(most)
         case HTTPStatus.REQUEST_TIMEOUT:
             return ApiError(408, "Timeout", "the body of the request did not arrive in time")
     return bad_request("the body of the request is incomplete or not HTTP")

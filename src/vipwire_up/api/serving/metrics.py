@@ -45,10 +45,10 @@ class ApiMetrics:
             "apiserver_current_inflight_requests", "Requests in progress.", ("request_kind",),
             registry=registry,
         )  # fmt: skip
-        in_progress.labels("readOnly").set_function(lambda: in_flight.count(Sort.READ))
-        in_progress.labels("mutating").set_function(lambda: in_flight.count(Sort.WRITE))
+        in_progress.labels("readOnly").set_function(lambda: in_flight.requests_in_flight(Sort.READ))
+        in_progress.labels("mutating").set_function(lambda: in_flight.requests_in_flight(Sort.WRITE))
         watches = Gauge("apiserver_longrunning_requests", "Watches.", ("verb",), registry=registry)
-        watches.labels("WATCH").set_function(lambda: in_flight.count(Sort.WATCH))
+        watches.labels("WATCH").set_function(lambda: in_flight.requests_in_flight(Sort.WATCH))
         stored = Gauge("apiserver_storage_objects", "Stored objects.", ("resource",), registry=registry)
         damaged = Gauge(
             "vipwire_up_damaged_objects", "Stored objects that the server cannot read.", ("resource",),
@@ -59,7 +59,7 @@ class ApiMetrics:
             stored.labels(resource.id).set_function(lambda name=resource.id: store.count(name))  # type: ignore[misc]
 
     @contextlib.contextmanager
-    def measure(self, route: Route, *, dry_run: bool) -> Iterator[Outcome]:
+    def measure_request(self, route: Route, *, dry_run: bool) -> Iterator[Outcome]:
         """Count a request; the block sets the outcome or raises ApiError."""
         outcome, begun = Outcome(), time.perf_counter()
         try:

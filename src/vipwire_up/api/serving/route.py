@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vipwire_up.api.kinds.catalogue import SERVED
-from vipwire_up.api.objects.errors import no_such_page
+from vipwire_up.api.objects.errors import page_not_found
 from vipwire_up.api.objects.parameters import Parameters
 from vipwire_up.api.objects.resource import Resource
 
@@ -41,22 +41,22 @@ def find_route(method: str, path: str, query: Parameters) -> Route:
         namespace, rest = rest[1], rest[2:]
     resource = _BY_PATH.get((base, rest[0])) if rest else None
     if resource is None or len(rest) > 3 or (resource.namespaced and not namespace and len(rest) > 1):
-        raise no_such_page()
+        raise page_not_found()
     name, subresource = (*rest[1:], "", "")[:2]
     if subresource and not _has_subresource(resource, subresource):
-        raise no_such_page(f"{resource.plural}/{subresource} is not available, because vipwire runs no Pods")
+        raise page_not_found(f"{resource.plural}/{subresource} is not available, because vipwire runs no Pods")
     watch = old_watch or query.flag("watch")
-    return Route(resource, _verb(method, name, watch=watch), namespace, name, subresource)
+    return Route(resource, _choose_verb(method, name, watch=watch), namespace, name, subresource)
 
 
 def _has_subresource(resource: Resource, name: str) -> bool:
     return (name == "status" and resource.has_status) or (name == "finalize" and resource.plural == "namespaces")
 
 
-def _verb(method: str, name: str, *, watch: bool) -> str:
+def _choose_verb(method: str, name: str, *, watch: bool) -> str:
     verb = _VERBS.get(method)
     if verb is None:
-        raise no_such_page()
+        raise page_not_found()
     if verb == "get" and (watch or not name):
         return "watch" if watch else "list"
     return "deletecollection" if verb == "delete" and not name else verb

@@ -28,17 +28,17 @@ def fill_families(spec: Object, available: Sequence[str], old: Object) -> tuple[
     if _keeps_preference(spec, old):
         return ()
     if not spec.get("ipFamilyPolicy"):
-        spec["ipFamilyPolicy"] = old.get("ipFamilyPolicy") or (REQUIRE if _is_open(spec) else SINGLE)
+        spec["ipFamilyPolicy"] = old.get("ipFamilyPolicy") or (REQUIRE if _may_choose_families(spec) else SINGLE)
     causes = [*_release_second_family(spec, old), *_find_too_many(spec), *_find_unconfigured(spec, available)]
     if not causes:
-        spec["ipFamilies"] = _named_families(spec)
-        causes += [] if _is_open(spec) else _find_unavailable(spec, available)
+        spec["ipFamilies"] = _families_of_spec(spec)
+        causes += [] if _may_choose_families(spec) else _find_unavailable(spec, available)
     if not causes:
-        spec["ipFamilies"] = _families(spec, available)
+        spec["ipFamilies"] = _choose_families(spec, available)
     return tuple(causes)
 
 
-def _is_open(spec: Object) -> bool:
+def _may_choose_families(spec: Object) -> bool:
     """Report whether a Service is headless without a selector: its endpoints may be of any family."""
     return spec.get("clusterIP") == NONE and not spec.get("selector")
 
@@ -83,15 +83,15 @@ def _find_unavailable(spec: Object, available: Sequence[str]) -> Iterator[Cause]
             yield invalid(f"spec.ipFamilies[{index}]", family, "not configured on this cluster")
 
 
-def _named_families(spec: Object) -> list[str]:
+def _families_of_spec(spec: Object) -> list[str]:
     """Return the families of a Service: those in ipFamilies, then those of its addresses."""
     families = list(spec.get("ipFamilies") or ())
     addresses = (spec.get("clusterIPs") or [])[len(families) :]
     return families + [family for address in addresses if (family := family_of(address))]
 
 
-def _families(spec: Object, available: Sequence[str]) -> list[str]:
+def _choose_families(spec: Object, available: Sequence[str]) -> list[str]:
     families = list(spec["ipFamilies"]) or list(available[:1])
     if spec["ipFamilyPolicy"] == SINGLE or len(families) != 1:
         return families
-    return [*families, _OTHER[families[0]]] if _is_open(spec) or len(available) == 2 else families
+    return [*families, _OTHER[families[0]]] if _may_choose_families(spec) or len(available) == 2 else families

@@ -11,8 +11,8 @@ from typing import Final, TypeAlias
 from vipwire.kube.errors import ApiError
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.kinds.service_rules import wants_health_check, wants_ports
-from vipwire_up.api.objects.errors import internal, invalid, not_valid
-from vipwire_up.api.objects.object import at, readable
+from vipwire_up.api.objects.errors import internal_error, invalid, not_valid
+from vipwire_up.api.objects.object import decode_damaged_record, value_at
 from vipwire_up.api.objects.resource import Object
 from vipwire_up.controllers.allocation.ranges import Draw, Range
 from vipwire_up.store.record import CompactedError, FutureRevisionError
@@ -38,10 +38,10 @@ class NodePorts:
         self._owners: dict[int, Owner] = {}
         self._seen = self._store.revision
         for record in self._store.scan(SERVICES.id):
-            for port in ports_of(readable(record)):
+            for port in allocated_ports_of(decode_damaged_record(record)):
                 self._owners.setdefault(port, (record.key.namespace, record.key.name))
 
-    def catch_up(self) -> None:
+    def read_other_servers_changes(self) -> None:
         if not self._store.shared:
             return
         try:
@@ -52,15 +52,15 @@ class NodePorts:
         self._seen = self._store.revision
         for change in changes:
             owner = (change.record.key.namespace, change.record.key.name)
-            now = set[int]() if change.deleted else ports_of(readable(change.record))
-            before = ports_of(readable(change.previous)) if change.previous else set[int]()
+            now = set[int]() if change.deleted else allocated_ports_of(decode_damaged_record(change.record))
+            before = allocated_ports_of(decode_damaged_record(change.previous)) if change.previous else set[int]()
             for port in before - now:
                 if self._owners.get(port) == owner:
                     del self._owners[port]
             for port in now:
                 self._owners.setdefault(port, owner)
 
-    def give(self, service: Object) -> Undo:
+    def allocate(self, service: Object) -> Undo:
         """Fill in and take a Service's node ports. Raise ApiError and take none if one is unavailable."""
         owner, new = owner_of(service), list[int]()
 
@@ -77,7 +77,7 @@ class NodePorts:
             raise
         return undo
 
-    def take_back(self, service: Object, ports: Iterable[int]) -> Undo:
+    def free(self, service: Object, ports: Iterable[int]) -> Undo:
         owner = owner_of(service)
         held = [port for port in ports if self._owners.get(port) == owner]
         for port in held:
@@ -95,13 +95,15 @@ class NodePorts:
         ports = [port for port in spec.get("ports") or () if isinstance(port, dict)]
         for index, port in enumerate(ports):
             if port.get("nodePort"):
-                self._take(service, f"spec.ports[{index}].nodePort", port["nodePort"], owner, new)
+                self._claim_port(service, f"spec.ports[{index}].nodePort", port["nodePort"], owner, new)
                 chosen.setdefault(port["nodePort"], set()).add(port.get("protocol", "TCP"))
         before: dict[object, list[int]] = {}
         for port in ports:
             same = before.setdefault(port.get("port"), [])
-            if not port.get("nodePort") and allocates(spec):
-                port["nodePort"] = _shared_port(same, port, chosen) or self._draw_port("a nodePort", owner, new)
+            if not port.get("nodePort") and wants_node_ports(spec):
+                port["nodePort"] = _find_shared_port(same, port, chosen) or self._choose_port(
+                    "a nodePort", owner, new
+                )
                 chosen.setdefault(port["nodePort"], set()).add(port.get("protocol", "TCP"))
             if port.get("nodePort") and len(same) < _PROTOCOLS:
                 same.append(port["nodePort"])
@@ -112,34 +114,36 @@ class NodePorts:
             return
         port = spec.get("healthCheckNodePort")
         if port:
-            self._take(service, "spec.healthCheckNodePort", port, owner, new, alone=port in _node_ports(spec))
+            self._claim_port(
+                service, "spec.healthCheckNodePort", port, owner, new, alone=port in _node_port_numbers(spec)
+            )
         else:
-            spec["healthCheckNodePort"] = self._draw_port("a HealthCheck NodePort", owner, new)
+            spec["healthCheckNodePort"] = self._choose_port("a HealthCheck NodePort", owner, new)
 
-    def _take(
+    def _claim_port(
         self, service: Object, path: str, port: int, owner: Owner, new: list[int], *, alone: bool = False
     ) -> None:
         if port not in self._range:
             last = self._range.first + self._range.size - 1
             why = "provided port is not in the valid range. The range of valid ports is "
-            raise _refusal(service, path, port, f"{why}{self._range.first}-{last}")
+            raise _invalid_port_error(service, path, port, f"{why}{self._range.first}-{last}")
         holder = self._owners.get(port) or self._noted(port)
         if alone or holder not in (None, owner):
-            raise _refusal(service, path, port, _TAKEN)
+            raise _invalid_port_error(service, path, port, _TAKEN)
         if port not in self._owners:
             self._owners[port] = owner
             new.append(port)
 
-    def _draw_port(self, what: str, owner: Owner, new: list[int]) -> int:
-        port = self._range.choose(lambda n: n in self._owners or self._noted(n) is not None, self._draw)
+    def _choose_port(self, what: str, owner: Owner, new: list[int]) -> int:
+        port = self._range.choose_free_number(lambda n: n in self._owners or self._noted(n) is not None, self._draw)
         if port is None:
-            raise internal(f"failed to allocate {what}: range is full")
+            raise internal_error(f"failed to allocate {what}: range is full")
         self._owners[port] = owner
         new.append(port)
         return port
 
 
-def _shared_port(same: Iterable[int], port: Object, chosen: dict[int, set[str]]) -> int:
+def _find_shared_port(same: Iterable[int], port: Object, chosen: dict[int, set[str]]) -> int:
     """Return the node port of the same port of another protocol: DNS has one number for TCP and UDP."""
     return next((number for number in same if port.get("protocol", "TCP") not in chosen[number]), 0)
 
@@ -148,24 +152,24 @@ def owner_of(service: Object) -> Owner:
     return service["metadata"]["namespace"], service["metadata"]["name"]
 
 
-def allocates(spec: Object) -> bool:
+def wants_node_ports(spec: Object) -> bool:
     """Report whether vipwire chooses node ports for ports that name none."""
     return spec.get("type") == "NodePort" or spec.get("allocateLoadBalancerNodePorts") is not False
 
 
-def ports_of(service: Object) -> set[int]:
+def allocated_ports_of(service: Object) -> set[int]:
     spec = service.get("spec")
     if not isinstance(spec, dict):
         return set()
     check = spec.get("healthCheckNodePort")
-    return _node_ports(spec) | ({check} if check and isinstance(check, int) else set())
+    return _node_port_numbers(spec) | ({check} if check and isinstance(check, int) else set())
 
 
-def _node_ports(spec: Object) -> set[int]:
+def _node_port_numbers(spec: Object) -> set[int]:
     ports = spec.get("ports")
-    found = (at(port, "nodePort") for port in ports) if isinstance(ports, list) else ()
+    found = (value_at(port, "nodePort") for port in ports) if isinstance(ports, list) else ()
     return {number for number in found if number and isinstance(number, int)}
 
 
-def _refusal(service: Object, path: str, port: int, why: str) -> ApiError:
+def _invalid_port_error(service: Object, path: str, port: int, why: str) -> ApiError:
     return not_valid("Service", "", service["metadata"]["name"], (invalid(path, port, why),))

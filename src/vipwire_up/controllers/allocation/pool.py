@@ -15,7 +15,7 @@ class Holders:
         self._of: defaultdict[str, set[Name]] = defaultdict(set)
         self._held: dict[Name, tuple[str, ...]] = {}
 
-    def put(self, name: Name, addresses: Iterable[str]) -> tuple[str, ...]:
+    def set_addresses(self, name: Name, addresses: Iterable[str]) -> tuple[str, ...]:
         """Set the addresses of a Service, perhaps none. Return those gained or lost."""
         before, now = self._held.pop(name, ()), tuple(addresses)
         if now:
@@ -30,7 +30,7 @@ class Holders:
                 del self._of[address]
         return changed
 
-    def of(self, address: str) -> list[Name]:
+    def holders_of(self, address: str) -> list[Name]:
         return sorted(self._of.get(address, ()))
 
     def __contains__(self, address: str) -> bool:
@@ -54,9 +54,9 @@ class Pool:
         self._holders = Holders()
         self._full_below = dict.fromkeys(self.networks, 0)
 
-    def put(self, name: Name, addresses: Iterable[str]) -> bool:
+    def set_addresses(self, name: Name, addresses: Iterable[str]) -> bool:
         """Set a Service's addresses, perhaps none. Report whether an address became free."""
-        freed = [each for each in self._holders.put(name, addresses) if each not in self._holders]
+        freed = [each for each in self._holders.set_addresses(name, addresses) if each not in self._holders]
         for address in freed:
             parsed = ipaddress.ip_address(address)
             for network in self.networks:
@@ -65,14 +65,14 @@ class Pool:
                     self._full_below[network] = min(self._full_below[network], number)
         return bool(freed)
 
-    def has(self, address: str) -> bool:
+    def contains(self, address: str) -> bool:
         parsed = ipaddress.ip_address(address)
         return any(parsed in network for network in self.networks)
 
     def is_taken(self, address: str) -> bool:
         return address in self._holders
 
-    def free(self, family: str) -> str | None:
+    def find_free_address(self, family: str) -> str | None:
         for network in self.networks:
             if f"IPv{network.version}" == family:
                 # A range is a list of addresses here, not a subnet: its first and last are usable.

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from vipwire_up.api.kinds.service import SERVICES
-from vipwire_up.api.objects.object import at, encode, key_of, readable
+from vipwire_up.api.objects.object import decode_damaged_record, encode, key_of, value_at
 from vipwire_up.api.registry import FencedRegistry
-from vipwire_up.controllers.allocation.node_ports import Owner, ports_of
+from vipwire_up.controllers.allocation.node_ports import Owner, allocated_ports_of
 from vipwire_up.store.record import Check, ConflictError, Key, Record, Step, StoreError, Write
 from vipwire_up.store.store import Store
 from vipwire_up.watchdog.guard import Guard
@@ -30,22 +30,22 @@ class PortNotes:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    def holder(self, port: int) -> Owner | None:
+    def holder_of_port(self, port: int) -> Owner | None:
         """Return the Service that a port is noted for, including writes on their way to disk."""
-        record = self._store.head(_key(port)) if self._store.shared else None
+        record = self._store.head(_note_key(port)) if self._store.shared else None
         return holder_of(record) if record else None
 
-    def note(self, owner: Owner, ports: Ports) -> Iterator[Write]:
+    def write_notes(self, owner: Owner, ports: Ports) -> Iterator[Write]:
         if self._store.shared:
             for port in sorted(ports):
-                if self.holder(port) != owner:
+                if self.holder_of_port(port) != owner:
                     yield _write_port_note(port, owner)
 
-    def release(self, owner: Owner, ports: Ports) -> Iterator[Write]:
+    def delete_notes(self, owner: Owner, ports: Ports) -> Iterator[Write]:
         for port in sorted(ports) if self._store.shared else ():
-            record = self._store.head(_key(port))
+            record = self._store.head(_note_key(port))
             if record is not None and holder_of(record) == owner:
-                yield _deletion(record)
+                yield _delete_record(record)
 
 
 class PortNoteRepair:
@@ -74,7 +74,7 @@ class PortNoteRepair:
         notes = {int(r.key.name): r for r in self._store.scan(NOTES) if r.key.name.isdecimal()}
         users: dict[int, Owner] = {}
         for owner, record in services.items():
-            for port in ports_of(readable(record)):
+            for port in allocated_ports_of(decode_damaged_record(record)):
                 users.setdefault(port, owner)
         steps: list[tuple[Step, ...]] = [
             (_write_port_note(port, owner), Check(services[owner].key, services[owner].revision))
@@ -84,30 +84,30 @@ class PortNoteRepair:
         for port, record in notes.items():
             holder = holder_of(record)
             service = services.get(holder)
-            if service is None or port not in ports_of(readable(service)):
+            if service is None or port not in allocated_ports_of(decode_damaged_record(service)):
                 steps.append(
-                    (_deletion(record), Check(key_of(SERVICES, *holder), service.revision if service else 0))
+                    (_delete_record(record), Check(key_of(SERVICES, *holder), service.revision if service else 0))
                 )
         return steps
 
 
 def holder_of(note: Record) -> Owner:
-    holder = at(readable(note), "holder") or {}
-    return str(at(holder, "namespace") or ""), str(at(holder, "name") or "")
+    holder = value_at(decode_damaged_record(note), "holder") or {}
+    return str(value_at(holder, "namespace") or ""), str(value_at(holder, "name") or "")
 
 
 def _write_port_note(port: int, owner: Owner) -> Write:
     value = {"metadata": {"name": str(port)}, "holder": {"namespace": owner[0], "name": owner[1]}}
-    return Write(_key(port), lambda revision: encode(value | {"metadata": _meta(port, revision)}), 0)
+    return Write(_note_key(port), lambda revision: encode(value | {"metadata": _note_metadata(port, revision)}), 0)
 
 
-def _deletion(record: Record) -> Write:
+def _delete_record(record: Record) -> Write:
     return Write(record.key, lambda _: record.value, record.revision, deletes=True)
 
 
-def _meta(port: int, revision: int) -> dict[str, str]:
+def _note_metadata(port: int, revision: int) -> dict[str, str]:
     return {"name": str(port), "resourceVersion": str(revision)}
 
 
-def _key(port: int) -> Key:
+def _note_key(port: int) -> Key:
     return Key(NOTES, "", str(port))

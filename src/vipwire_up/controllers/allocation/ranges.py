@@ -34,11 +34,11 @@ class Range:
     def __contains__(self, number: int) -> bool:
         return self.first <= number < self.first + self.size
 
-    def choose(self, taken: Callable[[int], bool], draw: Draw) -> int | None:
+    def choose_free_number(self, taken: Callable[[int], bool], draw: Draw) -> int | None:
         """Choose a free number: of the dynamic part, else of the static one; None if all are taken."""
         parts = ((self.first + self.static, self.size - self.static), (self.first, self.static))
         for first, size in parts:
-            chosen = _choose(first, size, taken, draw)
+            chosen = _choose_in_part(first, size, taken, draw)
             if chosen is not None:
                 return chosen
         return None
@@ -48,7 +48,9 @@ def address_range(network: Network) -> Range:
     """Return the usable addresses of a network: not its first, nor in IPv4 its last, the broadcast address."""
     ends = 2 if network.version == 4 else 1
     size = max(network.num_addresses - ends, 0)
-    return Range(int(network.network_address) + 1, size, _static(network.num_addresses, size, step=16, most=256))
+    return Range(
+        int(network.network_address) + 1, size, _static_part_size(network.num_addresses, size, step=16, most=256)
+    )
 
 
 def networks_of(cidr: Mapping[str, Any]) -> Iterator[Network]:
@@ -61,15 +63,15 @@ def networks_of(cidr: Mapping[str, Any]) -> Iterator[Network]:
 
 def port_range(first: int, last: int) -> Range:
     size = last - first + 1
-    return Range(first, size, _static(size, size, step=32, most=128))
+    return Range(first, size, _static_part_size(size, size, step=32, most=128))
 
 
-def _static(counted: int, size: int, *, step: int, most: int) -> int:
+def _static_part_size(counted: int, size: int, *, step: int, most: int) -> int:
     """Return the size of the static part: min(max(16, counted / step), most), 0 for a small range."""
     return min(max(16, counted // step), most) if size > 16 else 0
 
 
-def _choose(first: int, size: int, taken: Callable[[int], bool], draw: Draw) -> int | None:
+def _choose_in_part(first: int, size: int, taken: Callable[[int], bool], draw: Draw) -> int | None:
     if not size:
         return None
     for _ in range(_DRAWS):

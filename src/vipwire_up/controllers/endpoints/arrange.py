@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.controllers.endpoints.endpoints import Group, Grouped, ports_key
+from vipwire_up.controllers.endpoints.endpoints import Group, Grouped, format_ports_key
 
 MOST: Final = 100
 """Endpoints of a slice: Kubernetes' --max-endpoints-per-slice."""
@@ -38,18 +38,18 @@ class Arrangement:
     delete: tuple[str, ...] = ()
 
 
-def arrange(existing: Sequence[Slice], wanted: Grouped, families: Iterable[str]) -> Arrangement:
+def arrange_slices(existing: Sequence[Slice], wanted: Grouped, families: Iterable[str]) -> Arrangement:
     """Arrange wanted endpoints; each of `families` gets an empty slice if it has no endpoints."""
     wanted = dict(wanted)
     for family in families:
         if not any(group.family == family for group in wanted):
-            wanted[Group(family, ports_key(()))] = []
+            wanted[Group(family, format_ports_key(()))] = []
     create: list[tuple[Group, list[Object]]] = []
     update: list[tuple[str, list[Object]]] = []
     delete = [each.name for each in existing if each.group not in wanted]
     for group, endpoints in wanted.items():
         ours = [each for each in existing if each.group == group]
-        kept, changed, rest = _keep(ours, endpoints)
+        kept, changed, rest = _keep_endpoints_in_place(ours, endpoints)
         empty = [name for name, listed in kept.items() if not listed]
         gone = empty if endpoints else empty[1:]  # without endpoints, one empty slice stays
         pieces = [rest[start : start + MOST] for start in range(0, len(rest), MOST)]
@@ -59,25 +59,25 @@ def arrange(existing: Sequence[Slice], wanted: Grouped, families: Iterable[str])
     return Arrangement(tuple(create), tuple(update), tuple(delete))
 
 
-def slice_of(value: Object) -> Slice:
-    group = Group(value.get("addressType", ""), ports_key(value.get("ports") or ()))
+def read_slice(value: Object) -> Slice:
+    group = Group(value.get("addressType", ""), format_ports_key(value.get("ports") or ()))
     return Slice(value["metadata"]["name"], group, value.get("endpoints") or [])
 
 
 def check_slice(value: Object) -> None:
-    for endpoint in slice_of(value).endpoints:
-        _identity(endpoint)
+    for endpoint in read_slice(value).endpoints:
+        _endpoint_identity(endpoint)
 
 
-def _keep(
+def _keep_endpoints_in_place(
     existing: Sequence[Slice], wanted: Sequence[Object]
 ) -> tuple[dict[str, list[Object]], list[str], list[Object]]:
     """Return the endpoints of each slice by its name, the names of changed slices, and the endpoints without one."""
-    missing = {_identity(endpoint): endpoint for endpoint in wanted}
+    missing = {_endpoint_identity(endpoint): endpoint for endpoint in wanted}
     kept: dict[str, list[Object]] = {}
     changed: list[str] = []
     for each in existing:
-        listed = [_identity(endpoint) for endpoint in each.endpoints]
+        listed = [_endpoint_identity(endpoint) for endpoint in each.endpoints]
         kept[each.name] = [missing.pop(name) for name in listed if name in missing]
         if kept[each.name] != list(each.endpoints):
             changed.append(each.name)
@@ -85,10 +85,10 @@ def _keep(
     for name in changed:
         take = MOST - len(kept[name])
         kept[name], rest = kept[name] + rest[:take], rest[take:]
-    return kept, changed, _fit(kept, changed, rest)
+    return kept, changed, _fit_rest_into_slice(kept, changed, rest)
 
 
-def _fit(kept: dict[str, list[Object]], changed: list[str], rest: list[Object]) -> list[Object]:
+def _fit_rest_into_slice(kept: dict[str, list[Object]], changed: list[str], rest: list[Object]) -> list[Object]:
     """Add a rest smaller than a slice to the fullest unchanged one that has room for all of it."""
     over = len(rest) % MOST
     fitting = [name for name, listed in kept.items() if name not in changed and 0 < over <= MOST - len(listed)]
@@ -100,6 +100,6 @@ def _fit(kept: dict[str, list[Object]], changed: list[str], rest: list[Object]) 
     return rest[: len(rest) - over]
 
 
-def _identity(endpoint: Object) -> tuple[str, ...]:
+def _endpoint_identity(endpoint: Object) -> tuple[str, ...]:
     target = endpoint.get("targetRef") or {}
     return (*endpoint["addresses"], target.get("uid") or target.get("name") or "")

@@ -16,7 +16,7 @@ OVER_CAPACITY: Final = "endpoints.kubernetes.io/over-capacity"
 HEADLESS: Final = "service.kubernetes.io/headless"
 
 
-def endpoints_object(service: Object, grouped: Grouped) -> Object:
+def build_endpoints_object(service: Object, grouped: Grouped) -> Object:
     spec, meta = service["spec"], service["metadata"]
     family = (spec.get("ipFamilies") or ["IPv4"])[0]
     left, subsets = MOST, []
@@ -25,8 +25,8 @@ def endpoints_object(service: Object, grouped: Grouped) -> Object:
             continue
         taken = sorted(endpoints[:left], key=lambda endpoint: str(endpoint["addresses"][0]))
         left -= len(taken)
-        ready = [_address(endpoint) for endpoint in taken if endpoint["conditions"]["ready"]]
-        others = [_address(endpoint) for endpoint in taken if not endpoint["conditions"]["ready"]]
+        ready = [_build_address(endpoint) for endpoint in taken if endpoint["conditions"]["ready"]]
+        others = [_build_address(endpoint) for endpoint in taken if not endpoint["conditions"]["ready"]]
         parts = {"addresses": ready, "notReadyAddresses": others, "ports": group.port_list}
         if ready or others:
             subsets.append({name: part for name, part in parts.items() if part})
@@ -46,6 +46,6 @@ def endpoints_object(service: Object, grouped: Grouped) -> Object:
     }
 
 
-def _address(endpoint: Object) -> Object:
+def _build_address(endpoint: Object) -> Object:
     kept = {name: endpoint[name] for name in ("hostname", "nodeName", "targetRef") if endpoint.get(name)}
     return {"ip": endpoint["addresses"][0]} | kept

@@ -7,7 +7,7 @@ from typing import Final
 
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES
 from vipwire_up.api.objects.resource import Object
-from vipwire_up.controllers.endpoints.arrange import arrange, slice_of
+from vipwire_up.controllers.endpoints.arrange import arrange_slices, read_slice
 from vipwire_up.controllers.endpoints.endpoints import Group, Grouped
 from vipwire_up.controllers.endpoints.legacy import HEADLESS
 
@@ -42,10 +42,10 @@ class Owner:
         return tuple(self.service["spec"].get("ipFamilies") or ("IPv4",)) if self.manager == CONTROLLER else ()
 
 
-def steps(owner: Owner, existing: Sequence[Object], wanted: Grouped, now: datetime) -> Steps:
+def plan_slice_changes(owner: Owner, existing: Sequence[Object], wanted: Grouped, now: datetime) -> Steps:
     """Return the writes after which an owner's slices hold the wanted endpoints."""
-    plan = arrange([slice_of(value) for value in existing], wanted, owner.families)
-    labels, update = slice_labels(owner), dict(plan.update)
+    plan = arrange_slices([read_slice(value) for value in existing], wanted, owner.families)
+    labels, update = build_slice_labels(owner), dict(plan.update)
     replace = []
     for value in existing:
         name = value["metadata"]["name"]
@@ -59,14 +59,14 @@ def steps(owner: Owner, existing: Sequence[Object], wanted: Grouped, now: dateti
     return Steps(create, tuple(replace), plan.delete)
 
 
-def slice_labels(owner: Owner) -> dict[str, str]:
+def build_slice_labels(owner: Owner) -> dict[str, str]:
     """Return the labels of an owner's slices: the owner's own, the service-name and the managed-by label."""
-    copied = {key: value for key, value in _labels(owner.object).items() if key not in _NOT_COPIED}
+    copied = {key: value for key, value in _labels_of(owner.object).items() if key not in _NOT_COPIED}
     ours = {SERVICE: owner.service["metadata"]["name"], MANAGED_BY: owner.manager}
     return copied | ours | ({HEADLESS: ""} if owner.service["spec"].get("clusterIP") == "None" else {})
 
 
-def _labels(value: Object) -> Mapping[str, str]:
+def _labels_of(value: Object) -> Mapping[str, str]:
     labels: Mapping[str, str] = value["metadata"].get("labels") or {}
     return labels
 
@@ -91,7 +91,7 @@ def _build_slice(
             "namespace": meta["namespace"],
             "labels": labels,
             "ownerReferences": [reference],
-            **({"annotations": {TRIGGERED: _precise(now)}} if endpoints else {}),
+            **({"annotations": {TRIGGERED: _format_microseconds(now)}} if endpoints else {}),
         },
         "addressType": group.family,
         "endpoints": endpoints,
@@ -100,10 +100,10 @@ def _build_slice(
 
 
 def _change_slice(value: Object, labels: dict[str, str], endpoints: list[Object], now: datetime) -> Object:
-    annotations = (value["metadata"].get("annotations") or {}) | {TRIGGERED: _precise(now)}
+    annotations = (value["metadata"].get("annotations") or {}) | {TRIGGERED: _format_microseconds(now)}
     meta = value["metadata"] | {"labels": labels, "annotations": annotations}
     return value | {"metadata": meta, "endpoints": endpoints}
 
 
-def _precise(now: datetime) -> str:
+def _format_microseconds(now: datetime) -> str:
     return now.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

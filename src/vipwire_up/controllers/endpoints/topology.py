@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire_up.api.objects.object import at
+from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Object
 
 ZONE: Final = "topology.kubernetes.io/zone"
@@ -48,18 +48,19 @@ class Shares:
     problem: str = ""
 
 
-def node_facts(node: Object) -> NodeFacts:
-    labels = at(node, "metadata", "labels") or {}
-    conditions = at(node, "status", "conditions") or ()
+def read_node_facts(node: Object) -> NodeFacts:
+    labels = value_at(node, "metadata", "labels") or {}
+    conditions = value_at(node, "status", "conditions") or ()
     ready = any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
     counts = ready and not any(role in labels for role in _CONTROL_PLANE)
     zone = labels.get(ZONE)
     return NodeFacts(
-        zone if isinstance(zone, str) else "", _cpus(at(node, "status", "allocatable", "cpu")) if counts else None
+        zone if isinstance(zone, str) else "",
+        _parse_cpus(value_at(node, "status", "allocatable", "cpu")) if counts else None,
     )
 
 
-def shares(nodes: Iterable[NodeFacts]) -> Shares:
+def compute_zone_shares(nodes: Iterable[NodeFacts]) -> Shares:
     cpus: dict[str, float] = {}
     for node in nodes:
         if node.cpus is None:
@@ -72,17 +73,17 @@ def shares(nodes: Iterable[NodeFacts]) -> Shares:
     return Shares({zone: cpus[zone] / sum(cpus.values()) for zone in sorted(cpus)})
 
 
-def is_auto(service: Object) -> bool:
-    annotations = at(service, "metadata", "annotations") or {}
+def wants_topology_hints(service: Object) -> bool:
+    annotations = value_at(service, "metadata", "annotations") or {}
     return any(annotations.get(name) in ("Auto", "auto") for name in _MODES)
 
 
-def divide(endpoints: Sequence[Object], known: Shares) -> str:
+def assign_zone_hints(endpoints: Sequence[Object], known: Shares) -> str:
     """Set hints on ready endpoints of one family; return why not, "" if set."""
     ready = sorted(
         (each for each in endpoints if each["conditions"]["ready"]), key=lambda each: str(each["addresses"])
     )
-    problem = known.problem or _obstacle(ready, known.by_zone)
+    problem = known.problem or _find_obstacle(ready, known.by_zone)
     if problem:
         return problem
     held: dict[str, list[Object]] = {zone: [] for zone in known.by_zone}
@@ -103,13 +104,13 @@ def divide(endpoints: Sequence[Object], known: Shares) -> str:
     return ""
 
 
-def _obstacle(ready: Sequence[Object], by_zone: Mapping[str, float]) -> str:
+def _find_obstacle(ready: Sequence[Object], by_zone: Mapping[str, float]) -> str:
     if len(ready) < len(by_zone):
         return FEW_ENDPOINTS
     return "" if all(each.get("zone") in by_zone for each in ready) else NO_ZONE
 
 
-def _cpus(quantity: object) -> float:
+def _parse_cpus(quantity: object) -> float:
     """Parse a number of CPUs, such as 4 or 3920m; 0 if it is not a number, negative or infinite."""
     text = str(quantity or "")
     try:

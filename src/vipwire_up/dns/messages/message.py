@@ -66,7 +66,7 @@ class Run(NamedTuple):
     start: int
     size: int
 
-    def turned(self, answers: tuple[bytes, ...], turn: int) -> tuple[bytes, ...]:
+    def rotate(self, answers: tuple[bytes, ...], turn: int) -> tuple[bytes, ...]:
         cut = self.first + turn % (self.last - self.first)
         return (*answers[: self.first], *answers[cut : self.last], *answers[self.first : cut], *answers[self.last :])
 
@@ -88,7 +88,7 @@ class Reply:
     is_cut: bool = False
 
     @classmethod
-    def of(
+    def build(
         cls,
         rcode: int,
         answers: tuple[bytes, ...] = (),
@@ -99,14 +99,14 @@ class Reply:
     ) -> "Reply":
         """Build a reply; join its records now, since most answers send them all in this order."""
         body = b"".join((*answers, *authority, *additional))
-        return cls(rcode, answers, authority, additional, authoritative, body, _run(answers))
+        return cls(rcode, answers, authority, additional, authoritative, body, _find_rotatable_run(answers))
 
 
-def _run(answers: tuple[bytes, ...]) -> Run | None:
+def _find_rotatable_run(answers: tuple[bytes, ...]) -> Run | None:
     """Return the records of one type behind the CNAMEs, if there are several."""
     if len(answers) < 2:
         return None
-    kinds = [int.from_bytes(each[(end := skip_name(each, 0)) : end + 2]) for each in answers]
+    kinds = [int.from_bytes(each[(end := find_name_end(each, 0)) : end + 2]) for each in answers]
     first = next((place for place, kind in enumerate(kinds) if kind not in _LEADING), len(kinds))
     last = next((place for place, kind in enumerate(kinds) if place > first and kind != kinds[first]), len(kinds))
     if last - first < 2:
@@ -122,28 +122,28 @@ def read_query(data: bytes) -> Query | Refusal:
         return Refusal(FORMERR, b"")
     number, flags, questions, answers, authorities, additionals = HEADER.unpack_from(data)
     if flags & OPCODE:
-        return _refuse(number, flags, NOTIMP)
-    end = _name_end(data, 12)
+        return _build_refusal(number, flags, NOTIMP)
+    end = _find_question_end(data, 12)
     if questions != 1 or not end or len(data) < end + 4:
-        return _refuse(number, flags, FORMERR)
+        return _build_refusal(number, flags, FORMERR)
     kind, klass = struct.unpack_from("!HH", data, end)
     edns: Edns | None = None
     if answers or authorities or additionals or len(data) > end + 4:
         found = _read_edns(data, end + 4, answers + authorities, additionals)
         if isinstance(found, str):
-            return _refuse(number, flags, FORMERR)
+            return _build_refusal(number, flags, FORMERR)
         edns = found
     query = Query(number, flags, data[12 : end + 4], data[12:end].lower(), kind, klass, edns)
     if edns is not None and edns.version != 0:
-        return Refusal(BADVERS, render(query, Reply(BADVERS, authoritative=False)))
+        return Refusal(BADVERS, encode_answer(query, Reply(BADVERS, authoritative=False)))
     return query
 
 
-def _refuse(number: int, flags: int, rcode: int) -> Refusal:
+def _build_refusal(number: int, flags: int, rcode: int) -> Refusal:
     return Refusal(rcode, HEADER.pack(number, QR | (flags & (OPCODE | RD)) | rcode, 0, 0, 0, 0))
 
 
-def _name_end(data: bytes, place: int) -> int:
+def _find_question_end(data: bytes, place: int) -> int:
     """Return the end of an uncompressed name; 0 if it is cut off, too long, or has a pointer."""
     start, size = place, len(data)
     while place < size:
@@ -156,7 +156,7 @@ def _name_end(data: bytes, place: int) -> int:
     return 0
 
 
-def skip_name(data: bytes, place: int) -> int:
+def find_name_end(data: bytes, place: int) -> int:
     """Return the end of a name that may be compressed; 0 if it is cut off."""
     size = len(data)
     while place < size:
@@ -175,7 +175,7 @@ def _read_edns(data: bytes, place: int, before: int, additionals: int) -> Edns |
     """Walk over the records of a question to its OPT record; a str tells what is malformed."""
     found: Edns | None = None
     for index in range(before + additionals):
-        end = skip_name(data, place)
+        end = find_name_end(data, place)
         if not end or len(data) < end + 10:
             return "a record is cut"
         kind, size, _, version, flags, length = struct.unpack_from("!HHBBHH", data, end)
@@ -196,12 +196,12 @@ def _has_whole_options(data: bytes) -> bool:
     return place == len(data)
 
 
-def render(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, recursion: bool = False) -> bytes:
+def encode_answer(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, recursion: bool = False) -> bytes:
     """Encode the answer to a question, of at most `limit` bytes; `turn` rotates answers.
 
     Records that do not fit are left out, from the end. TC is set unless only optional records are missing.
     """
-    edns = b"" if query.edns is None else _opt(reply.rcode, do=query.edns.do)
+    edns = b"" if query.edns is None else _encode_opt_record(reply.rcode, do=query.edns.do)
     flags = QR | (query.flags & (RD | CD)) | (reply.rcode & 15)
     if reply.authoritative:
         flags |= AA
@@ -214,9 +214,9 @@ def render(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, rec
         cut, end = run.start + turn % count * run.size, run.start + count * run.size
         body = body[: run.start] + body[cut:end] + body[run.start : cut] + body[end:]
     elif run is not None:
-        body = b"".join((*run.turned(reply.answers, turn), *reply.authority, *reply.additional))
+        body = b"".join((*run.rotate(reply.answers, turn), *reply.authority, *reply.additional))
     if 12 + len(query.question) + len(body) + len(edns) > limit:
-        body, counts, cut_short = _fit(reply, limit - 12 - len(query.question) - len(edns), turn)
+        body, counts, cut_short = _fit_records(reply, limit - 12 - len(query.question) - len(edns), turn)
         flags |= TC if cut_short else 0
     if reply.is_cut:
         flags |= TC
@@ -224,9 +224,9 @@ def render(query: Query, reply: Reply, limit: int = 65535, *, turn: int = 0, rec
     return header + query.question + body + edns
 
 
-def _fit(reply: Reply, room: int, turn: int) -> tuple[bytes, tuple[int, int, int], bool]:
+def _fit_records(reply: Reply, room: int, turn: int) -> tuple[bytes, tuple[int, int, int], bool]:
     """Return the records that fit, in order. Without additional records an answer is still complete."""
-    answers = reply.run.turned(reply.answers, turn) if reply.run else reply.answers
+    answers = reply.run.rotate(reply.answers, turn) if reply.run else reply.answers
     taken: list[bytes] = []
     counts = [0, 0, 0]
     for section, records in enumerate((answers, reply.authority, reply.additional)):
@@ -239,9 +239,9 @@ def _fit(reply: Reply, room: int, turn: int) -> tuple[bytes, tuple[int, int, int
     return b"".join(taken), (counts[0], counts[1], counts[2]), False
 
 
-def _opt(rcode: int, *, do: bool) -> bytes:
+def _encode_opt_record(rcode: int, *, do: bool) -> bytes:
     return struct.pack("!BHHBBHH", 0, OPT, OURS, rcode >> 4, 0, DO if do else 0, 0)
 
 
-def record(owner: bytes, kind: int, ttl: int, data: bytes) -> bytes:
+def encode_record(owner: bytes, kind: int, ttl: int, data: bytes) -> bytes:
     return owner + struct.pack("!HHIH", kind, IN, ttl, len(data)) + data

@@ -18,7 +18,7 @@ LONGEST = 255
 """Bytes of the longest name on the wire (RFC 1035 2.3.4)."""
 
 
-def name_of(labels: Iterable[str], suffix: bytes = ROOT) -> bytes:
+def encode_name(labels: Iterable[str], suffix: bytes = ROOT) -> bytes:
     """Encode a name of labels (ASCII, 1 to 63 characters each) before a suffix."""
     parts = [label.encode("ascii").lower() for label in labels]
     return b"".join(bytes((len(part),)) + part for part in parts) + suffix
@@ -32,12 +32,12 @@ def parse_name(text: str) -> bytes:
         raise ValueError(f"{text[:80]!r} is not a DNS name: {error}") from error
 
 
-def text_of(name: bytes) -> str:
+def format_name(name: bytes) -> str:
     r"""Format a name as text, with the final dot; odd bytes as \DDD (RFC 1035 5.1)."""
     return dns.name.from_wire(name, 0)[0].to_text()
 
 
-def parents(name: bytes) -> Iterator[bytes]:
+def parent_names(name: bytes) -> Iterator[bytes]:
     """Yield the names above a name, the nearest first, without the root."""
     place = name[0] + 1
     while name[place]:
@@ -47,17 +47,17 @@ def parents(name: bytes) -> Iterator[bytes]:
 
 def is_below(name: bytes, zone: bytes) -> bool:
     """Report whether a name is a zone's own or below it. Compares whole labels."""
-    return name.endswith(zone) and (name == zone or zone in parents(name))
+    return name.endswith(zone) and (name == zone or zone in parent_names(name))
 
 
-def reverse_name(address: Address) -> bytes:
+def encode_reverse_name(address: Address) -> bytes:
     """Encode the name of an address's PTR records (RFC 1035 3.5, RFC 3596 2.5)."""
     if len(address) == 4:
-        return name_of([str(octet) for octet in reversed(address)], REVERSE_4)
-    return name_of(reversed(address.hex()), REVERSE_6)
+        return encode_name([str(octet) for octet in reversed(address)], REVERSE_4)
+    return encode_name(reversed(address.hex()), REVERSE_6)
 
 
-def write_dashed(address: Address) -> str:
+def format_dashed_address(address: Address) -> str:
     """Return the label of an endpoint without a hostname, as CoreDNS does: 10-0-0-1, fd00--1.
 
     A label neither begins nor ends with a hyphen (RFC 1123 2.1): `fd00:1::` is fd00-1--0.
@@ -66,7 +66,7 @@ def write_dashed(address: Address) -> str:
     return ("0" if label.startswith("-") else "") + label + ("0" if label.endswith("-") else "")
 
 
-def parse_dashed(label: bytes) -> Address | None:
+def parse_dashed_address(label: bytes) -> Address | None:
     text = label.decode("ascii", errors="replace")
     for between in (".", ":"):
         try:

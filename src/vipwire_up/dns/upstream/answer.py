@@ -34,9 +34,9 @@ from vipwire_up.dns.messages.message import (
     TC,
     Query,
     Reply,
-    skip_name,
+    find_name_end,
 )
-from vipwire_up.dns.upstream.received import Received, receive
+from vipwire_up.dns.upstream.received import Received, decode_received
 
 LONGEST_TTL: Final = 3600
 """Seconds for which an answer is cached at most."""
@@ -80,24 +80,24 @@ class Answer:
         """The approximate bytes of memory of the answer."""
         return 500 + 2 * len(self.wire) + 100 * sum(map(len, self.sections))
 
-    def reply(self, now: float) -> Reply:
+    def build_reply(self, now: float) -> Reply:
         age = max(0, int(now - self.stored))
         parts = [
             tuple(_subtract_age(record, place, age) for record, place in zip(records, places, strict=True))
             for records, places in zip(self.sections, self.places, strict=True)
         ]
-        reply = Reply.of(self.rcode, parts[0], parts[1], parts[2], authoritative=False)
+        reply = Reply.build(self.rcode, parts[0], parts[1], parts[2], authoritative=False)
         return replace(reply, is_cut=True) if self.is_cut else reply
 
-    def records(self, now: float) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
+    def current_records(self, now: float) -> tuple[tuple[bytes, ...], tuple[bytes, ...]]:
         """Return the answer and authority records with uncompressed names, for use in another message."""
         if not self.wire:
             return (), ()
-        age, received = max(0, int(now - self.stored)), receive(self.wire, 0)
-        return _encode_each(received.answer, age), _encode_each(received.authority, age)
+        age, received = max(0, int(now - self.stored)), decode_received(self.wire, 0)
+        return _encode_rrsets(received.answer, age), _encode_rrsets(received.authority, age)
 
 
-def _encode_each(rrsets: Iterable[dns.rrset.RRset], age: int) -> tuple[bytes, ...]:
+def _encode_rrsets(rrsets: Iterable[dns.rrset.RRset], age: int) -> tuple[bytes, ...]:
     found = []
     for rrset in rrsets:
         for single in rrset:
@@ -109,7 +109,7 @@ def _encode_each(rrsets: Iterable[dns.rrset.RRset], age: int) -> tuple[bytes, ..
     return tuple(found)
 
 
-def failure(now: float) -> Answer:
+def build_failure(now: float) -> Answer:
     """Build the answer SERVFAIL for when no upstream server has answered."""
     return Answer(SERVFAIL, ((), (), ()), ((), (), ()), BRIEF, now, b"")
 
@@ -118,7 +118,7 @@ def is_truncated(data: bytes) -> bool:
     return bool(HEADER.unpack_from(data)[1] & TC)
 
 
-def answers(data: bytes, number: int, question: bytes, *, any_case: bool = False) -> bool:
+def is_answer_to(data: bytes, number: int, question: bytes, *, any_case: bool = False) -> bool:
     """Report whether a message has the question's ID and the same bytes as the question.
 
     With `any_case`, case is ignored.
@@ -135,24 +135,24 @@ def answers(data: bytes, number: int, question: bytes, *, any_case: bool = False
 
 
 def read_answer(data: bytes, query: Query, now: float) -> Answer:
-    """Decode an answer that `answers` accepts with any case; raise DecodeError if it is malformed."""
+    """Decode an answer that `is_answer_to` accepts with any case; raise DecodeError if it is malformed."""
     try:
-        message = receive(data, query.type)
+        message = decode_received(data, query.type)
         rcode, is_cut = message.rcode, is_truncated(data)
         if rcode > 15 or (rcode not in (NOERROR, NXDOMAIN) and message.answer):
             rcode = SERVFAIL
-        chain = _chain(message.answer, dns.name.from_wire(query.name, 0)[0], query.type)
+        chain = _follow_cnames(message.answer, dns.name.from_wire(query.name, 0)[0], query.type)
         kept = _select_records(message, query, chain)
         if rcode not in (NOERROR, NXDOMAIN):
             kept.answer, kept.authority, kept.additional = [], [], []
         wire = kept.to_wire(max_size=65535)
-        sections, places = _split(wire, 12 + len(query.question))
+        sections, places = _split_records(wire, 12 + len(query.question))
         is_lame = rcode == NOERROR and not message.answer and not message.flags & (AA | RA)
         return Answer(
             rcode,
             sections,
             places,
-            0 if is_cut or is_lame else _lifetime(kept, rcode, query.type),
+            0 if is_cut or is_lame else _compute_lifetime(kept, rcode, query.type),
             now,
             wire,
             is_useful=rcode in (NOERROR, NXDOMAIN) and not is_lame and not is_cut,
@@ -171,14 +171,14 @@ def _select_records(message: Received, query: Query, chain: Sequence[dns.name.Na
     kept.flags = dns.flags.QR
     kept.find_rrset(kept.question, chain[0], dns.rdataclass.RdataClass.make(query.klass), kind, create=True)
     wanted = (each for each in message.answer if kind in (_ANY, each.rdtype) or each.rdtype in _LEADING)
-    kept.answer = [each for each in wanted if each.name in chain or _leads(each, chain)]
-    kept.authority = [each for each in message.authority if _is_of_a_zone(each, chain)]
-    named = {target for each in (*kept.answer, *kept.authority) for target in _targets(each)}
+    kept.answer = [each for each in wanted if each.name in chain or _is_dname_above(each, chain)]
+    kept.authority = [each for each in message.authority if _is_zone_record(each, chain)]
+    named = {target for each in (*kept.answer, *kept.authority) for target in _list_targets(each)}
     kept.additional = [each for each in message.additional if each.rdtype in _ADDRESSES and each.name in named]
     return kept
 
 
-def _chain(rrsets: Iterable[dns.rrset.RRset], name: dns.name.Name, kind: int) -> list[dns.name.Name]:
+def _follow_cnames(rrsets: Iterable[dns.rrset.RRset], name: dns.name.Name, kind: int) -> list[dns.name.Name]:
     """Return the question's name and all names that its CNAMEs lead to, one after the other."""
     aliases = {each.name: each[0].target for each in rrsets if each.rdtype == dns.rdatatype.CNAME}
     found = [name]
@@ -190,21 +190,21 @@ def _chain(rrsets: Iterable[dns.rrset.RRset], name: dns.name.Name, kind: int) ->
     return found
 
 
-def _leads(rrset: dns.rrset.RRset, chain: Sequence[dns.name.Name]) -> bool:
+def _is_dname_above(rrset: dns.rrset.RRset, chain: Sequence[dns.name.Name]) -> bool:
     """Report whether a record is a DNAME above a name of the chain, or its signature."""
     return rrset.rdtype in (dns.rdatatype.DNAME, dns.rdatatype.RRSIG) and any(
         each.is_subdomain(rrset.name) for each in chain
     )
 
 
-def _is_of_a_zone(rrset: dns.rrset.RRset, chain: Sequence[dns.name.Name]) -> bool:
+def _is_zone_record(rrset: dns.rrset.RRset, chain: Sequence[dns.name.Name]) -> bool:
     """Report whether a record belongs to a zone above a name of the chain, or proves that a name does not exist."""
     if rrset.rdtype in _PROOFS:
         return True
     return rrset.rdtype in _OF_A_ZONE and any(each.is_subdomain(rrset.name) for each in chain)
 
 
-def _targets(rrset: dns.rrset.RRset) -> Iterator[dns.name.Name]:
+def _list_targets(rrset: dns.rrset.RRset) -> Iterator[dns.name.Name]:
     for each in rrset:
         for field in _TARGETS:
             target = getattr(each, field, None)
@@ -212,7 +212,7 @@ def _targets(rrset: dns.rrset.RRset) -> Iterator[dns.name.Name]:
                 yield target
 
 
-def _split(
+def _split_records(
     data: bytes, place: int
 ) -> tuple[
     tuple[tuple[bytes, ...], tuple[bytes, ...], tuple[bytes, ...]],
@@ -224,7 +224,7 @@ def _split(
     for count in HEADER.unpack_from(data)[3:]:
         found, offsets = [], []
         for _ in range(count):
-            end = skip_name(data, place)
+            end = find_name_end(data, place)
             _, _, _, length = struct.unpack_from("!HHIH", data, end)
             after = end + 10 + length
             found.append(data[place:after])
@@ -235,7 +235,7 @@ def _split(
     return (sections[0], sections[1], sections[2]), (places[0], places[1], places[2])
 
 
-def _lifetime(message: dns.message.Message, rcode: int, kind: int) -> float:
+def _compute_lifetime(message: dns.message.Message, rcode: int, kind: int) -> float:
     if rcode not in (NOERROR, NXDOMAIN):
         return BRIEF
     # A CNAME that leads to nothing is a denial, too (RFC 2308 2.2).
@@ -293,16 +293,16 @@ class Cache:
             return None
         if now - answer.stored < answer.lifetime:
             return answer
-        self._drop(key)
+        self._remove(key)
         return None
 
-    def keep(self, key: QuestionKey, answer: Answer) -> None:
+    def put(self, key: QuestionKey, answer: Answer) -> None:
         if key in self._held:
-            self._drop(key)
+            self._remove(key)
         if answer.lifetime <= 0 or not self._capacity or answer.size > self._most_bytes:
             return
         while len(self._held) >= self._capacity or self.size + answer.size > self._most_bytes:
-            self._drop(next(iter(self._held)))
+            self._remove(next(iter(self._held)))
         self._held[key] = answer
         self.size += answer.size
 
@@ -310,5 +310,5 @@ class Cache:
         self._held.clear()
         self.size = 0
 
-    def _drop(self, key: QuestionKey) -> None:
+    def _remove(self, key: QuestionKey) -> None:
         self.size -= self._held.pop(key).size

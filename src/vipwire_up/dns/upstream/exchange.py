@@ -24,8 +24,8 @@ from vipwire_up.dns.upstream.answer import (
     Answer,
     Cache,
     QuestionKey,
-    answers,
-    failure,
+    build_failure,
+    is_answer_to,
     is_truncated,
     key_of,
     read_answer,
@@ -94,7 +94,7 @@ class Forwarder:
         self._plain: dict[UpstreamServer, float] = {}
         self._asking: dict[QuestionKey, asyncio.Future[Answer]] = {}
 
-    def use(self, servers: Sequence[UpstreamServer]) -> None:
+    def set_servers(self, servers: Sequence[UpstreamServer]) -> None:
         """Replace the servers, and clear the cache: other servers may know other names."""
         self.servers = tuple(servers)
         self.cache.clear()
@@ -105,10 +105,10 @@ class Forwarder:
     def now(self) -> float:
         return self._clock()
 
-    def known(self, query: Query) -> Answer | None:
+    def find_cached(self, query: Query) -> Answer | None:
         return self.cache.find(key_of(query), self._clock())
 
-    async def ask(self, query: Query) -> Answer:
+    async def resolve(self, query: Query) -> Answer:
         """Return the answer to a question, from the cache or upstream; SERVFAIL if no server answers."""
         key = key_of(query)
         found = self.cache.find(key, self._clock())
@@ -123,25 +123,25 @@ class Forwarder:
         try:
             answer = await self._ask_in_time(query)
             if servers is self.servers:
-                self.cache.keep(key, answer)
+                self.cache.put(key, answer)
             return answer
         finally:
             del self._asking[key]
-            result.set_result(answer or failure(self._clock()))
+            result.set_result(answer or build_failure(self._clock()))
 
     async def _ask_in_time(self, query: Query) -> Answer:
         try:
             async with asyncio.timeout(self._deadline):
                 return await self._ask_all(query)
         except TimeoutError:
-            return failure(self._clock())
+            return build_failure(self._clock())
 
     async def _ask_all(self, query: Query) -> Answer:
         spare: Answer | None = None
         silent = set[UpstreamServer]()
         for _ in range(ROUNDS):
             for server in sorted(self.servers, key=self._is_resting):
-                answer = await self._try_edns(server, query, was_silent=server in silent)
+                answer = await self._ask_with_or_without_edns(server, query, was_silent=server in silent)
                 if answer is None:
                     silent.add(server)
                     self._failed[server] = self._clock()
@@ -152,14 +152,16 @@ class Forwarder:
                     spare = answer
             if spare is not None:
                 return spare
-        return failure(self._clock())
+        return build_failure(self._clock())
 
-    async def _try_edns(self, server: UpstreamServer, query: Query, *, was_silent: bool) -> Answer | None:
+    async def _ask_with_or_without_edns(
+        self, server: UpstreamServer, query: Query, *, was_silent: bool
+    ) -> Answer | None:
         """Ask a server, without EDNS if it refuses that or was silent before."""
         plain = was_silent or self._clock() < self._plain.get(server, float("-inf"))
-        answer = await self._try(server, query, edns=not plain)
+        answer = await self._ask_server(server, query, edns=not plain)
         if answer is not None and answer.refuses_edns and not plain:
-            answer = await self._try(server, query, edns=False)
+            answer = await self._ask_server(server, query, edns=False)
             if answer is not None and not answer.refuses_edns:
                 self._plain[server] = self._clock() + WITHOUT_EDNS
         elif answer is not None and was_silent:
@@ -171,13 +173,13 @@ class Forwarder:
         failed = self._failed.get(server)
         return failed is not None and self._clock() - failed < PENALTY
 
-    async def _try(self, server: UpstreamServer, query: Query, *, edns: bool) -> Answer | None:
+    async def _ask_server(self, server: UpstreamServer, query: Query, *, edns: bool) -> Answer | None:
         cut: Answer | None = None
         end = 12 + len(query.question)
         for protocol, exchange in (("udp", _exchange_over_udp), ("tcp", _exchange_over_tcp)):
             began = time.perf_counter()
-            number, mixed = secrets.randbelow(65536), not self._wants_small_letters(server)
-            message = question(query, number, mixed=mixed, edns=edns)
+            number, mixed = secrets.randbelow(65536), not self._needs_lower_case(server)
+            message = encode_question(query, number, mixed=mixed, edns=edns)
             result, answer = "failed", None
             try:
                 async with asyncio.timeout(self.patience):
@@ -190,7 +192,7 @@ class Forwarder:
                         cut = answer
                         continue
                     result = "answered"
-                    self._note_letters(server, message[12:end], data[12:end])
+                    self._note_case_support(server, message[12:end], data[12:end])
             except (OSError, TimeoutError, DecodeError, asyncio.IncompleteReadError):
                 pass
             self._witness(Attempt(str(server), protocol, result, time.perf_counter() - began))
@@ -198,26 +200,26 @@ class Forwarder:
                 return answer or cut
         return cut
 
-    def _wants_small_letters(self, server: UpstreamServer) -> bool:
+    def _needs_lower_case(self, server: UpstreamServer) -> bool:
         return not self._mixed or self._clock() < self._small.get(server, float("-inf"))
 
-    def _note_letters(self, server: UpstreamServer, asked: bytes, answered: bytes) -> None:
+    def _note_case_support(self, server: UpstreamServer, asked: bytes, answered: bytes) -> None:
         """Record a server that changes case; only over TCP is such an answer accepted."""
         if asked != answered:
             self._small[server] = self._clock() + SMALL_LETTERS
 
 
-def question(query: Query, number: int, *, mixed: bool = False, edns: bool = True) -> bytes:
+def encode_question(query: Query, number: int, *, mixed: bool = False, edns: bool = True) -> bytes:
     """Encode the question for upstream with an ID, in random case if `mixed`."""
     do = DO if query.edns is not None and query.edns.do else 0
     header = HEADER.pack(number, RD | (query.flags & CD), 1, 0, 0, int(edns))
     asked = query.question[:-4].lower()
-    name = _mix_case(asked) if mixed else asked
+    name = _randomize_case(asked) if mixed else asked
     opt = struct.pack("!BHHBBHH", 0, OPT, OURS, 0, 0, do, 0) if edns else b""
     return header + name + query.question[-4:] + opt
 
 
-def _mix_case(name: bytes) -> bytes:
+def _randomize_case(name: bytes) -> bytes:
     """Put random letters into upper case. Lengths of labels are below 64, and so never letters."""
     chance = secrets.randbits(8 * len(name)).to_bytes(len(name))
     return bytes(byte - 32 if 97 <= byte <= 122 and bit & 1 else byte for byte, bit in zip(name, chance, strict=True))
@@ -234,11 +236,11 @@ class _Exchange(asyncio.DatagramProtocol):
     def datagram_received(self, data: bytes, _address: object) -> None:
         if self.answer.done():
             return
-        if answers(data, self._number, self._asked):
+        if is_answer_to(data, self._number, self._asked):
             self.answer.set_result(data)
             return
         self._wrong += 1
-        if self._wrong > MOST_WRONG or answers(data, self._number, self._asked, any_case=True):
+        if self._wrong > MOST_WRONG or is_answer_to(data, self._number, self._asked, any_case=True):
             self.answer.set_result(b"")
 
     def error_received(self, error: Exception) -> None:
@@ -266,7 +268,7 @@ async def _exchange_over_tcp(server: UpstreamServer, message: bytes, end: int) -
         data = await reader.readexactly(int.from_bytes(await reader.readexactly(2)))
     finally:
         writer.transport.abort()
-    if not answers(data, int.from_bytes(message[:2]), message[12:end], any_case=True):
+    if not is_answer_to(data, int.from_bytes(message[:2]), message[12:end], any_case=True):
         raise DecodeError("an answer to another question")
     if is_truncated(data):
         raise DecodeError("an answer that is cut over TCP")

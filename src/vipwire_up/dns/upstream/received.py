@@ -15,7 +15,7 @@ import dns.rdatatype
 import dns.rrset
 
 from vipwire.errors import DecodeError
-from vipwire_up.dns.messages.message import HEADER, IN, OPT, skip_name
+from vipwire_up.dns.messages.message import HEADER, IN, OPT, find_name_end
 
 _DECODED: Final = frozenset(
     (1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 14, 15, 17, 18, 21, 24, 26, 28, 30, 33, 35, 36, 39)  # A to DNAME: RFC 3597 4
@@ -37,18 +37,18 @@ class Received(NamedTuple):
     additional: list[dns.rrset.RRset]
 
 
-def receive(data: bytes, kind: int) -> Received:
+def decode_received(data: bytes, kind: int) -> Received:
     """Decode a message with one question, for a type.
 
     Raise DecodeError if its records do not fit into it, or if an answer of the type or a CNAME is unreadable.
     """
     _, flags, _, *counts = HEADER.unpack_from(data)
-    rcode, knows_edns, place = flags & 15, False, skip_name(data, 12) + 4
+    rcode, knows_edns, place = flags & 15, False, find_name_end(data, 12) + 4
     sections = list[list[dns.rrset.RRset]]()
     for count in counts:
         found = dict[tuple[dns.name.Name, int, int], dns.rrset.RRset]()
         for _ in range(count):
-            end = skip_name(data, place)
+            end = find_name_end(data, place)
             if not end or len(data) < end + 10:
                 raise DecodeError("a record is cut")
             what, klass, ttl, length = struct.unpack_from("!HHIH", data, end)
@@ -59,7 +59,7 @@ def receive(data: bytes, kind: int) -> Received:
                 rcode, knows_edns = rcode | ttl >> 24 << 4, True
             elif klass == IN:
                 try:
-                    _add(found, data, place, end + 10, after)
+                    _add_record(found, data, place, end + 10, after)
                 except dns.exception.DNSException as error:
                     if not sections and (what == kind or what in _LEADING):
                         raise DecodeError(f"a record of type {what}: {error}") from error
@@ -68,7 +68,7 @@ def receive(data: bytes, kind: int) -> Received:
     return Received(rcode, flags, knows_edns, *sections)
 
 
-def _add(
+def _add_record(
     found: dict[tuple[dns.name.Name, int, int], dns.rrset.RRset], data: bytes, place: int, start: int, end: int
 ) -> None:
     """Add the record at `place`, whose content is from `start` to `end`, to the others of its name and type."""

@@ -22,7 +22,7 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes to stderr by itse
 import grpc.aio
 
 from vipwire.logging import log
-from vipwire_up.store.etcd.errors import ErrorMeaning, judge, tls_trouble
+from vipwire_up.store.etcd.errors import ErrorMeaning, find_tls_trouble, interpret_error
 from vipwire_up.store.etcd.identity import MemberAnswer, choose_cluster
 from vipwire_up.store.etcd.messages import MESSAGES
 from vipwire_up.store.etcd.settings import EtcdServer, EtcdSettings
@@ -110,7 +110,7 @@ class Client:
     def server(self) -> EtcdServer:
         return self._settings.servers[self._at % len(self._settings.servers)]
 
-    def elsewhere(self, server: EtcdServer) -> None:
+    def switch_member(self, server: EtcdServer) -> None:
         """Switch to the next connected member, if calls still go to `server`."""
         if server != self.server:
             return
@@ -122,11 +122,11 @@ class Client:
     def _is_connected(self, server: EtcdServer) -> bool:
         """Report whether there is a connection to a member; begin to connect if there is none."""
         try:
-            return self._channel(server).get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
+            return self._channel_to(server).get_state(try_to_connect=True) is grpc.ChannelConnectivity.READY
         except StoreError:  # a TLS file cannot be read
             return False
 
-    async def go_home(self) -> bool:
+    async def switch_to_own_member(self) -> bool:
         """Switch to this machine's own member, if it answers as a part of a majority.
 
         Report success if the watch is at another member.
@@ -156,7 +156,7 @@ class Client:
             except ForeignMemberError as error:
                 text = str(error)
             except grpc.aio.AioRpcError as error:
-                verdict = self._judge(error, repeated=repeated)
+                verdict = self._interpret_error(error, repeated=repeated)
                 repeated |= verdict is ErrorMeaning.UNCERTAIN
                 text = str(error.details())
             else:
@@ -164,26 +164,26 @@ class Client:
                 return EtcdReply(message, repeated)
             failed += 1
             if failed % 2 == 0 or not self._settings.near or server != self._settings.servers[0]:
-                self.elsewhere(server)
+                self.switch_member(server)
             if once and repeated:
                 raise UnansweredCallError(text)
             if loop.time() + _PAUSE_SECONDS >= end:
-                raise await self._gave_up(text, uncertain=repeated)
+                raise await self._unavailable_error(text, uncertain=repeated)
             if failed % len(self._settings.servers) == 0:
                 await asyncio.sleep(_PAUSE_SECONDS)
 
     async def _ask_once(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
         seen = self._seen
-        message = await self._asked(server, method, request, seconds)
-        self._check(server, message, seen + _has_written(method, request, message))
+        message = await self._call_member(server, method, request, seconds)
+        self._check_header(server, message, seen + _transaction_succeeded(method, request, message))
         self._seen = max(self._seen, message.header.revision)
         return message
 
-    async def _asked(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
-        metadata = await self._metadata(server)
-        return await self._unary(server, method)(request, timeout=seconds, metadata=metadata)
+    async def _call_member(self, server: EtcdServer, method: str, request: Any, seconds: float) -> Any:
+        metadata = await self._call_metadata(server)
+        return await self._unary_method(server, method)(request, timeout=seconds, metadata=metadata)
 
-    def _check(self, server: EtcdServer, message: Any, least: int = 0) -> None:
+    def _check_header(self, server: EtcdServer, message: Any, least: int = 0) -> None:
         """Raise ForeignMemberError for an answer of another etcd cluster, or at a revision before `least`.
 
         A cluster that grew from one member has the ID that this member alone has. So that member, restored alone from
@@ -204,7 +204,7 @@ class Client:
             log.error("not using a member of etcd", error=self._strangers[server])
         raise ForeignMemberError(self._strangers[server])
 
-    async def meet(self, owner: bytes | None = None) -> bool:
+    async def choose_member(self, owner: bytes | None = None) -> bool:
         """Ask all members for their etcd cluster, and choose one; report whether the history is another.
 
         This is so for another cluster, or if most members are at a revision before one already seen: a backup was
@@ -217,7 +217,7 @@ class Client:
 
         async def ask(server: EtcdServer) -> Any:
             try:
-                return await self._asked(server, "KV/Range", asked, _MEET_SECONDS)
+                return await self._call_member(server, "KV/Range", asked, _MEET_SECONDS)
             except grpc.aio.AioRpcError as error:
                 failed[server] = str(error.details())
             except StoreError as error:
@@ -239,19 +239,19 @@ class Client:
             )
         for server, answer in answers.items():
             with contextlib.suppress(ForeignMemberError):
-                self._check(server, answer, min(reached, seen))
+                self._check_header(server, answer, min(reached, seen))
         if answers:  # `note` names silent members only while others answer
-            await self._note_silent(failed)
+            await self._log_silent_members(failed)
         return is_another
 
-    async def _note_silent(self, failed: Mapping[EtcdServer, str]) -> None:
+    async def _log_silent_members(self, failed: Mapping[EtcdServer, str]) -> None:
         """Log each member that is skipped from now on, and each that answers again.
 
         A member with a refused certificate is logged at once, others when they are silent for the second time.
         """
         before, self._silent = self._silent, {}
         for server, text in failed.items():
-            tls = await asyncio.to_thread(tls_trouble, server, self._settings, self._clock())
+            tls = await asyncio.to_thread(find_tls_trouble, server, self._settings, self._clock())
             known, why = tls or server in before, tls or text
             self._silent[server] = f"skipping etcd at {server.target}: {why}" if known else ""
             if known and not before.get(server):
@@ -260,10 +260,10 @@ class Client:
             if before[server]:
                 log.info("a member of etcd answers again", server=server.target)
 
-    def _judge(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> ErrorMeaning:
+    def _interpret_error(self, error: grpc.aio.AioRpcError, *, repeated: bool = False) -> ErrorMeaning:
         """Judge an error; raise it if all members would send it. `repeated`: an earlier try may have succeeded."""
         text = str(error.details())
-        verdict = judge(error.code().name, text)
+        verdict = interpret_error(error.code().name, text)
         if verdict is ErrorMeaning.LOGIN:
             self._token = ""
         if verdict is ErrorMeaning.COMPACTED:
@@ -281,9 +281,9 @@ class Client:
             raise raised[verdict](f"etcd: {text}{remedy}") from error
         return verdict
 
-    async def _gave_up(self, text: str, *, uncertain: bool) -> StoreError:
+    async def _unavailable_error(self, text: str, *, uncertain: bool) -> StoreError:
         server, settings = self.server, self._settings
-        why = await asyncio.to_thread(tls_trouble, server, settings, self._clock())
+        why = await asyncio.to_thread(find_tls_trouble, server, settings, self._clock())
         self._failure = f"etcd at {settings}: {why or text}"
         if why:
             return CertificateError(self._failure)
@@ -292,7 +292,7 @@ class Client:
     async def check_certificates(self) -> None:
         """Raise CertificateError if certificates make TLS fail with each member."""
         settings = self._settings
-        asked = (asyncio.to_thread(tls_trouble, each, settings, self._clock()) for each in settings.servers)
+        asked = (asyncio.to_thread(find_tls_trouble, each, settings, self._clock()) for each in settings.servers)
         found = await asyncio.gather(*asked)
         if all(found):
             raise CertificateError(f"etcd at {settings}: {found[0]}")
@@ -302,8 +302,8 @@ class Client:
         created = MESSAGES["WatchCreateRequest"](key=first, range_end=end, start_revision=since)
         try:
             # Without _LEADER: the watch must survive an election. Calls notice a partitioned member.
-            metadata = [each for each in await self._metadata(server) if each != _LEADER]
-            call = self._channel(server).stream_stream(
+            metadata = [each for each in await self._call_metadata(server) if each != _LEADER]
+            call = self._channel_to(server).stream_stream(
                 "/etcdserverpb.Watch/Watch",
                 request_serializer=MESSAGES["WatchRequest"].SerializeToString,
                 response_deserializer=MESSAGES["WatchResponse"].FromString,
@@ -312,20 +312,20 @@ class Client:
                 opened.callback(call.cancel)
                 await call.write(MESSAGES["WatchRequest"](create_request=created))
                 while (answer := await call.read()) is not grpc.aio.EOF:
-                    self._check(server, answer)
+                    self._check_header(server, answer)
                     self._seen = max([self._seen, *(each.kv.mod_revision for each in answer.events)])
                     yield answer
         except ForeignMemberError:
-            self.elsewhere(server)
+            self.switch_member(server)
             raise
         except grpc.aio.AioRpcError as error:
-            self.elsewhere(server)
-            self._judge(error)
+            self.switch_member(server)
+            self._interpret_error(error)
             raise StoreUnavailableError(f"etcd at {server.target}: {error.details()}") from error
         except asyncio.InvalidStateError as error:  # gRPC raises this after the end of the call
-            self.elsewhere(server)
+            self.switch_member(server)
             raise StoreUnavailableError(f"etcd at {server.target}: the watch has ended") from error
-        self.elsewhere(server)
+        self.switch_member(server)
         raise StoreUnavailableError(f"etcd at {server.target}: the watch has ended")
 
     async def close(self) -> None:
@@ -334,27 +334,29 @@ class Client:
         self._stale.clear()
         self._channels.clear()
 
-    async def _metadata(self, server: EtcdServer) -> tuple[tuple[str, str], ...]:
+    async def _call_metadata(self, server: EtcdServer) -> tuple[tuple[str, str], ...]:
         """Return a call's metadata: the required leader, and the user's token."""
         if not self._settings.user:
             return (_LEADER,)
         if not self._token:
             wanted = MESSAGES["AuthenticateRequest"](name=self._settings.user, password=self._settings.password)
-            answer = await self._unary(server, "Auth/Authenticate")(wanted, timeout=_LAST_TRIES, metadata=(_LEADER,))
+            answer = await self._unary_method(server, "Auth/Authenticate")(
+                wanted, timeout=_LAST_TRIES, metadata=(_LEADER,)
+            )
             self._token = answer.token
         return (_LEADER, ("token", self._token))
 
-    def _unary(self, server: EtcdServer, method: str) -> Any:
+    def _unary_method(self, server: EtcdServer, method: str) -> Any:
         request, answer = _METHODS[method]
-        return self._channel(server).unary_unary(
+        return self._channel_to(server).unary_unary(
             f"/etcdserverpb.{method}",
             request_serializer=MESSAGES[request].SerializeToString,
             response_deserializer=MESSAGES[answer].FromString,
         )
 
-    def _channel(self, server: EtcdServer) -> grpc.aio.Channel:
+    def _channel_to(self, server: EtcdServer) -> grpc.aio.Channel:
         """Return the connection to a member; a new one when TLS files have changed."""
-        stamp = tuple(_stamp(path) for path in self._settings.files)
+        stamp = tuple(_file_stamp(path) for path in self._settings.files)
         held = self._channels.get(server)
         if held is not None and held[0] == stamp:
             return held[1]
@@ -376,7 +378,7 @@ class Client:
         return grpc.aio.secure_channel(server.target, grpc.ssl_channel_credentials(*files), options=_OPTIONS)
 
 
-def _has_written(method: str, request: Any, message: Any) -> bool:
+def _transaction_succeeded(method: str, request: Any, message: Any) -> bool:
     """Report whether an answer is of a write at a revision of its own."""
     if method == "KV/Txn":
         return bool(message.succeeded) and any(each.HasField("request_put") for each in request.success)
@@ -398,7 +400,7 @@ _METHODS: Final = {
 }
 
 
-def _stamp(path: str) -> tuple[int, int]:
+def _file_stamp(path: str) -> tuple[int, int]:
     try:
         found = Path(path).stat()
     except OSError:

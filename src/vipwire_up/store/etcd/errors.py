@@ -52,7 +52,7 @@ _UNCERTAIN: Final = frozenset(
 )
 
 
-def judge(code: str, text: str) -> ErrorMeaning:
+def interpret_error(code: str, text: str) -> ErrorMeaning:
     for part, verdict in _TEXTS:
         if part in text:
             return verdict
@@ -64,7 +64,7 @@ def judge(code: str, text: str) -> ErrorMeaning:
 _SECONDS: Final = 2.0
 
 
-def tls_trouble(server: EtcdServer, settings: EtcdSettings, now: datetime) -> str:
+def find_tls_trouble(server: EtcdServer, settings: EtcdSettings, now: datetime) -> str:
     """Connect once; return the problem of a certificate, "" if there is none or the connection fails."""
     if not server.secure:
         return ""
@@ -79,12 +79,12 @@ def tls_trouble(server: EtcdServer, settings: EtcdSettings, now: datetime) -> st
         )
     try:
         with socket.create_connection((server.host, server.port), _SECONDS) as plain:
-            return _shake_hands(context, plain, server, settings, now)
+            return _try_handshake(context, plain, server, settings, now)
     except OSError:
         return ""
 
 
-def _shake_hands(
+def _try_handshake(
     context: ssl.SSLContext, plain: socket.socket, server: EtcdServer, settings: EtcdSettings, now: datetime
 ) -> str:
     try:

@@ -32,17 +32,17 @@ class Layout:
             f"{prefix}/{name}".encode() for name in ("changed", "tries", "cluster", "compacted", "restored")
         )
 
-    def place(self, key: Key) -> bytes:
+    def key_bytes(self, key: Key) -> bytes:
         return f"{self.prefix}/objects/{key.resource}/{key.namespace}/{key.name}".encode()
 
-    def key(self, place: bytes) -> Key | None:
+    def parse_key(self, place: bytes) -> Key | None:
         """Parse an etcd key; None if it is not an object's."""
         resource, _, rest = place.removeprefix(self.objects).decode(errors="replace").partition("/")
         namespace, slash, name = rest.partition("/")
         return Key(resource, namespace, name) if place.startswith(self.objects) and slash and name else None
 
 
-def at_revision(value: bytes, revision: int) -> bytes:
+def encode_at_revision(value: bytes, revision: int) -> bytes:
     """Set the resourceVersion of an object; leave other values as they are."""
     try:
         parts = _OBJECT.decode(value)
@@ -54,11 +54,11 @@ def at_revision(value: bytes, revision: int) -> bytes:
         return value
 
 
-def change_of(key: Key, event: Any, previous: Record | None) -> RecordChange | None:
+def build_change(key: Key, event: Any, previous: Record | None) -> RecordChange | None:
     """Decode an event; None for the deletion of an object that was never seen."""
     revision = event.kv.mod_revision
     if event.type != DELETED:
-        return RecordChange(Record(key, revision, at_revision(event.kv.value, revision)), previous)
+        return RecordChange(Record(key, revision, encode_at_revision(event.kv.value, revision)), previous)
     if previous is None:
         return None
-    return RecordChange(Record(key, revision, at_revision(previous.value, revision)), previous, deleted=True)
+    return RecordChange(Record(key, revision, encode_at_revision(previous.value, revision)), previous, deleted=True)

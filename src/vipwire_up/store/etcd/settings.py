@@ -41,7 +41,7 @@ class EtcdSettings:
     password: str = field(default="", repr=False)
     near: bool = False
 
-    def nearest_first(self, own: Collection[str]) -> "EtcdSettings":
+    def with_nearest_first(self, own: Collection[str]) -> "EtcdSettings":
         """Put the servers of this machine first. `own` are its addresses."""
         here = [each for each in self.servers if each.host in own or each.host == "localhost"]
         return replace(self, servers=tuple(dict.fromkeys((*here, *self.servers))), near=bool(here))
@@ -59,7 +59,7 @@ def read_settings(flags: dict[str, str]) -> EtcdSettings:
 
     `etcd-servers` is a list with commas; `etcd-password-file` holds the password of `etcd-username`.
     """
-    servers = tuple(_servers(flags.get("etcd-servers", "")))
+    servers = tuple(_parse_servers(flags.get("etcd-servers", "")))
     given = {name: flags.get(f"etcd-{name}", "") for name in ("cafile", "certfile", "keyfile")}
     if bool(given["certfile"]) != bool(given["keyfile"]):
         raise ConfigError("--etcd-certfile and --etcd-keyfile go together")
@@ -67,20 +67,20 @@ def read_settings(flags: dict[str, str]) -> EtcdSettings:
         raise ConfigError("--etcd-servers: TLS files are given, so every URL must begin with https://")
     for name, path in given.items():
         if path:
-            _content(f"--etcd-{name}", path)
+            _read_file(f"--etcd-{name}", path)
     prefix = flags.get("etcd-prefix") or DEFAULT_PREFIX
     if not prefix.startswith("/") or prefix == "/" or prefix.endswith("/"):
         raise ConfigError(f"--etcd-prefix: {prefix!r} must begin with a slash, and not end with one")
     user, file = flags.get("etcd-username", ""), flags.get("etcd-password-file", "")
     if bool(user) != bool(file):
         raise ConfigError("--etcd-username and --etcd-password-file go together")
-    password = _content("--etcd-password-file", file).rstrip("\r\n") if file else ""
+    password = _read_file("--etcd-password-file", file).rstrip("\r\n") if file else ""
     return EtcdSettings(
         servers, given["cafile"], given["certfile"], given["keyfile"], prefix=prefix, user=user, password=password
     )
 
 
-def _servers(text: str) -> Iterator[EtcdServer]:
+def _parse_servers(text: str) -> Iterator[EtcdServer]:
     for url in filter(None, (part.strip() for part in text.split(","))):
         parts = urlsplit(url)
         try:
@@ -94,7 +94,7 @@ def _servers(text: str) -> Iterator[EtcdServer]:
         raise ConfigError("--etcd-servers: name at least one server, such as https://10.0.0.1:2379")
 
 
-def _content(flag: str, path: str) -> str:
+def _read_file(flag: str, path: str) -> str:
     try:
         return Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

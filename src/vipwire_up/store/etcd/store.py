@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from vipwire.logging import log
 from vipwire_up.store.etcd.client import CertificateError, Client
-from vipwire_up.store.etcd.layout import Layout, at_revision, change_of
+from vipwire_up.store.etcd.layout import Layout, build_change, encode_at_revision
 from vipwire_up.store.etcd.transactions import Gathering, Transactions
 from vipwire_up.store.record import (
     CompactedError,
@@ -33,7 +33,7 @@ from vipwire_up.store.record import (
     Write,
     is_object,
 )
-from vipwire_up.store.visible import KEEP_CHANGES, Visible, fail, succeed
+from vipwire_up.store.visible import KEEP_CHANGES, Visible, set_error, set_result
 
 COMPACT_SECONDS: Final = 300.0
 _REPLAYED: Final = 5000
@@ -69,7 +69,7 @@ class EtcdStore(Visible):
         self.transactions = Transactions(client, self._layout)
         self._pending: dict[Key, tuple[RecordChange, asyncio.Event]] = {}
         self._tasks: asyncio.TaskGroup | None = None
-        self._gathering = Gathering(self.transactions, self._spawn)
+        self._gathering = Gathering(self.transactions, self._start_task)
         self._asked: asyncio.Future[None] | None = None
         self._asking = asyncio.Lock()
         self._broken = self._foreign = ""
@@ -91,8 +91,8 @@ class EtcdStore(Visible):
         end, told = asyncio.get_running_loop().time() + patience, False
         while True:
             try:
-                await self._client.meet()
-                await self._load(_REPLAYED)
+                await self._client.choose_member()
+                await self._load_state(_REPLAYED)
             except (CertificateError, UnknownOutcomeError, StoreUnavailableError) as error:
                 if isinstance(error, CertificateError) or asyncio.get_running_loop().time() >= end:
                     raise
@@ -105,7 +105,7 @@ class EtcdStore(Visible):
     async def _ask_newest(self) -> tuple[int, int]:
         """Ask for the newest revisions. Raise and record ForeignStoreError if the prefix is not this cluster's."""
         try:
-            found = await self.transactions.newest()
+            found = await self.transactions.read_newest_revision()
         except ForeignStoreError as error:
             self._note_foreign(str(error))
             raise
@@ -119,19 +119,19 @@ class EtcdStore(Visible):
         elif before and not foreign:
             log.info("etcd's prefix belongs to this cluster again", prefix=self._layout.prefix)
 
-    async def _load(self, replayed: int) -> None:
+    async def _load_state(self, replayed: int) -> None:
         marker, newest = await self._ask_newest()
         at = max(newest - replayed, 1)
         try:
-            state = await self.transactions.state(at)
+            state = await self.transactions.read_state(at)
         except CompactedError:
-            at = min(await self._oldest() or newest, newest)
-            state = await self.transactions.state(at)
-        records = [Record(key, revision, at_revision(value, revision)) for key, revision, value in state]
-        self._begin(records, (), at, at)
-        await self._replay(marker)
+            at = min(await self._oldest_history() or newest, newest)
+            state = await self.transactions.read_state(at)
+        records = [Record(key, revision, encode_at_revision(value, revision)) for key, revision, value in state]
+        self._show_state(records, (), at, at)
+        await self._replay_history(marker)
 
-    async def _oldest(self) -> int:
+    async def _oldest_history(self) -> int:
         """Return etcd's compacted revision, which etcd reports to a watch from an older one; or 0."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_START_SECONDS):
@@ -141,21 +141,21 @@ class EtcdStore(Visible):
                             return int(answer.compact_revision)
         return 0
 
-    async def _replay(self, revision: int) -> None:
+    async def _replay_history(self, revision: int) -> None:
         if self.revision >= revision:
             return
         try:
-            async with asyncio.timeout(_START_SECONDS), contextlib.aclosing(self._watch()) as answers:
+            async with asyncio.timeout(_START_SECONDS), contextlib.aclosing(self._watch_prefix()) as answers:
                 async for answer in answers:
-                    self._take(answer)
+                    self._publish_answer(answer)
                     if self.revision >= revision:
                         return
         except CompactedError:
-            await self._load(0)
+            await self._load_state(0)
         except TimeoutError:
             raise StoreUnavailableError("etcd: the watch has missed changes") from None
 
-    def _watch(self) -> AsyncGenerator[Any, None]:
+    def _watch_prefix(self) -> AsyncGenerator[Any, None]:
         return self._client.watch(*self._layout.everything, self.revision + 1)
 
     def head(self, key: Key) -> Record | None:
@@ -172,22 +172,22 @@ class EtcdStore(Visible):
         """Wait until all acknowledged writes are visible. Concurrent callers share one request."""
         if self._asked is None:
             self._asked = asyncio.get_running_loop().create_future()
-            self._spawn(self._ask(self._asked))
+            self._start_task(self._confirm_newest(self._asked))
         revision = self._asked
         await asyncio.shield(revision)
 
-    async def _ask(self, answer: "asyncio.Future[None]") -> None:
+    async def _confirm_newest(self, answer: "asyncio.Future[None]") -> None:
         try:
             async with self._asking:
                 self._asked = None  # a later caller may have seen writes after this request
                 newest, _ = await self._ask_newest()
             await self._wait_until_shown(newest)
         except TimeoutError:
-            fail(answer, StoreUnavailableError("etcd: the watch lags behind"))
+            set_error(answer, StoreUnavailableError("etcd: the watch lags behind"))
         except (StoreError, asyncio.CancelledError) as error:
-            fail(answer, error if isinstance(error, StoreError) else StoreError("the store is shutting down"))
+            set_error(answer, error if isinstance(error, StoreError) else StoreError("the store is shutting down"))
         else:
-            succeed(answer, None)
+            set_result(answer, None)
 
     def submit(self, steps: Iterable[Step]) -> "asyncio.Future[tuple[Record, ...]]":
         """Begin a transaction. Raise ConflictError at once for conflicts that are visible here."""
@@ -205,13 +205,13 @@ class EtcdStore(Visible):
         for step, value in zip((step for step in listed if isinstance(step, Write)), values, strict=True):
             record = Record(step.key, _PENDING, value)
             self._pending[step.key] = RecordChange(record, self.read(step.key), deleted=step.deletes), decided
-        self._spawn(self._commit(listed, values, done, decided))
+        self._start_task(self._commit_transaction(listed, values, done, decided))
         return done
 
     async def write(self, *steps: Step) -> tuple[Record, ...]:
         return await asyncio.shield(self.submit(steps))
 
-    async def _commit(
+    async def _commit_transaction(
         self,
         steps: Sequence[Step],
         values: Sequence[bytes],
@@ -220,25 +220,25 @@ class EtcdStore(Visible):
     ) -> None:
         writes = [step for step in steps if isinstance(step, Write)]
         try:
-            revision = await self._number(steps, values)
+            revision = await self._make_transaction(steps, values)
             with contextlib.suppress(TimeoutError):  # the write succeeded, even if not visible here yet
                 await self._wait_until_shown(revision)
         except asyncio.CancelledError:
-            fail(done, UnknownOutcomeError("the store is shutting down"))
+            set_error(done, UnknownOutcomeError("the store is shutting down"))
             raise
         except Exception as error:  # noqa: BLE001  # the waiting callers get the error
             if isinstance(error, ForeignStoreError):
                 self._note_foreign(str(error))
-            fail(done, error)
+            set_error(done, error)
         else:
             made = zip(writes, values, strict=True)
-            succeed(done, tuple(Record(w.key, revision, at_revision(v, revision)) for w, v in made))
+            set_result(done, tuple(Record(w.key, revision, encode_at_revision(v, revision)) for w, v in made))
         finally:
             for write in writes:
                 del self._pending[write.key]
             decided.set()
 
-    async def _number(self, steps: Sequence[Step], values: Sequence[bytes]) -> int:
+    async def _make_transaction(self, steps: Sequence[Step], values: Sequence[bytes]) -> int:
         """Make a transaction; return its revision, which no earlier transaction had."""
         shown = self.revision
         if self._restored:
@@ -271,23 +271,23 @@ class EtcdStore(Visible):
         try:
             async with asyncio.TaskGroup() as tasks:
                 self._tasks = tasks
-                tasks.create_task(self._follow(tasks))
+                tasks.create_task(self._follow_etcd(tasks))
                 tasks.create_task(self._compact_now_and_then())
                 tasks.create_task(self._look_at_etcd_now_and_then())
         finally:
             self._tasks = None
             await self._client.close()
 
-    def _spawn(self, work: Any) -> None:
+    def _start_task(self, work: Any) -> None:
         if self._tasks is None:
             work.close()
             raise StoreError("the store does not run")
         self._tasks.create_task(work)
 
-    async def _follow(self, tasks: asyncio.TaskGroup) -> None:
+    async def _follow_etcd(self, tasks: asyncio.TaskGroup) -> None:
         """Publish the watch's changes; begin again, with another member, whenever it breaks."""
         while True:
-            self._reading = tasks.create_task(self._read())
+            self._reading = tasks.create_task(self._read_watch())
             await asyncio.wait((self._reading,))
             error = None if self._reading.cancelled() else self._reading.result()
             moving, self._moving = self._moving, False
@@ -295,26 +295,26 @@ class EtcdStore(Visible):
                 continue
             if isinstance(error, CompactedError):
                 log.warning("etcd has compacted unread changes; reading all objects again")
-                await self._succeeds(self._load(0))
+                await self._report_success(self._load_state(0))
             elif str(error or "") != self._broken:
                 log.warning("the watch of etcd broke; opening a new one", error=error or "the watch lagged behind")
                 self._broken = str(error or "")
             await asyncio.sleep(0.1)
-            while not await self._succeeds(self._look_back()):  # noqa: ASYNC110  # etcd does not report its return
+            while not await self._report_success(self._reload_state()):  # noqa: ASYNC110  # etcd does not report its return
                 await asyncio.sleep(_AGAIN_SECONDS)
 
-    async def _read(self) -> StoreError | CompactedError | None:
+    async def _read_watch(self) -> StoreError | CompactedError | None:
         """Publish the watch's changes until it breaks; return why."""
         try:
-            async with contextlib.aclosing(self._watch()) as answers:
+            async with contextlib.aclosing(self._watch_prefix()) as answers:
                 async for answer in answers:
                     self._broken = ""
-                    self._take(answer)
+                    self._publish_answer(answer)
         except (StoreError, CompactedError) as error:
             return error
         return None
 
-    async def _succeeds(self, work: Any) -> bool:
+    async def _report_success(self, work: Any) -> bool:
         """Await `work`; keep the text of its error; report success."""
         try:
             await work
@@ -323,7 +323,7 @@ class EtcdStore(Visible):
             return False
         return True
 
-    async def _look_back(self) -> None:
+    async def _reload_state(self) -> None:
         """If etcd was restored, read all objects again, at a revision beyond all that any server has shown."""
         _, revision = await self._ask_newest()
         if self._reread or revision < self.revision:
@@ -331,10 +331,10 @@ class EtcdStore(Visible):
             log.error("etcd has an older revision: etcd was restored", seen=self.revision, now=revision)
             await self.transactions.continue_after(self.revision + _UNSEEN)
             await self.transactions.void_history()
-            await self._load(0)
+            await self._load_state(0)
             self._reread = self._restored = False
 
-    def _take(self, answer: Any) -> None:
+    def _publish_answer(self, answer: Any) -> None:
         """Publish the changes of a watch's answer. Raise CompactedError, or StoreError if it was cancelled."""
         if answer.canceled:
             if answer.compact_revision:
@@ -345,19 +345,19 @@ class EtcdStore(Visible):
         self._check_notes(answer.events)
         changes, latest = list[RecordChange](), dict[Key, Record | None]()
         for event in answer.events:
-            key = self._layout.key(event.kv.key)
+            key = self._layout.parse_key(event.kv.key)
             if key is None or event.kv.mod_revision <= self.revision:
                 continue
             previous = latest[key] if key in latest else self.read(key)
-            if (change := change_of(key, event, previous)) is not None:
+            if (change := build_change(key, event, previous)) is not None:
                 changes.append(change)
                 latest[key] = None if change.deleted else change.record
-        self._publish(changes, max(self.revision, answer.events[-1].kv.mod_revision))
+        self._publish_changes(changes, max(self.revision, answer.events[-1].kv.mod_revision))
         for change in changes:
             if not change.deleted and not self._is_sound(change.record):
                 self._damaged[change.record.key] = change.record
                 self._history.drop(change.revision)  # watching clients list again, without it
-        if floor := self._history.excess():
+        if floor := self._history.excess_floor():
             self._history.drop(floor)
 
     def _check_notes(self, events: Iterable[Any]) -> None:
@@ -385,11 +385,11 @@ class EtcdStore(Visible):
         """Check that etcd is still this cluster's; return to the member of this machine, with the watch as well."""
         for number in itertools.count(1):
             await asyncio.sleep(_HOME_SECONDS)
-            if await self._client.go_home() and self._reading is not None:
+            if await self._client.switch_to_own_member() and self._reading is not None:
                 self._moving = self._reading.cancel()
             with contextlib.suppress(StoreError):
                 is_due = self._client.trouble or number % _MEET_EVERY == 0
-                if is_due and await self._client.meet(self.transactions.owner):
+                if is_due and await self._client.choose_member(self.transactions.owner):
                     self._reread = True
                     if self._reading is not None:
                         self._reading.cancel()

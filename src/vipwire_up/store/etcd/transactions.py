@@ -1,8 +1,8 @@
 """The store's requests to etcd: transactions, pages of a state, and leases for objects with a lifetime.
 
-A transaction compares the mod revisions of all keys that it was made from, and also writes the key `changed`, whose
-revision is that of the newest change: one read through the leader returns it (`newest`). Once the owner of the prefix
-is known, both also compare the key `cluster`, so that no write into another owner's prefix is acknowledged.
+A transaction compares the mod revisions of all keys that the caller read, and also writes the key `changed`, so that
+the revision of `changed` is the newest one: `read_newest_revision` reads that key through the leader. When the owner
+of the prefix is known, both also compare the key `cluster`, so that etcd refuses a write into another owner's prefix.
 
 A try with an unknown outcome may be carried out much later, by a member that was suspended or partitioned. A change
 or a deletion then fails: the revision that it compares never comes back. But an object to be created may have been
@@ -32,7 +32,7 @@ from vipwire_up.store.record import (
     UnknownOutcomeError,
     Write,
 )
-from vipwire_up.store.visible import fail, succeed
+from vipwire_up.store.visible import set_error, set_result
 
 _PAGE: Final = 500
 _MOST_PER_LEASE: Final = 1000
@@ -59,7 +59,7 @@ class Transactions:
         self.owner = b""
         """The owner of the prefix; b"" until it is known."""
 
-    async def newest(self) -> tuple[int, int]:
+    async def read_newest_revision(self) -> tuple[int, int]:
         """Return the revision of the newest transaction, and etcd's own, as a majority has them."""
         request = _Range(key=self._layout.changed, range_end=self._layout.cluster + b"\0")  # `changed` and `cluster`
         answer = (await self._client.call("KV/Range", request)).message
@@ -68,7 +68,7 @@ class Transactions:
         changed = found.get(self._layout.changed)
         return (changed.mod_revision if changed else 0), answer.header.revision
 
-    async def state(self, revision: int) -> list[tuple[Key, int, bytes]]:
+    async def read_state(self, revision: int) -> list[tuple[Key, int, bytes]]:
         """Return the objects at a revision: their keys, own revisions and bytes. Raise CompactedError."""
         first, last = self._layout.objects, self._layout.objects[:-1] + b"0"
         found = list[tuple[Key, int, bytes]]()
@@ -76,7 +76,7 @@ class Transactions:
             request = _Range(key=first, range_end=last, limit=_PAGE, revision=revision)
             page = (await self._client.call("KV/Range", request)).message
             for each in page.kvs:
-                if (key := self._layout.key(each.key)) is not None:
+                if (key := self._layout.parse_key(each.key)) is not None:
                     found.append((key, each.mod_revision, each.value))
             if not page.more:
                 return found
@@ -99,19 +99,19 @@ class Transactions:
             answer = await self._send_until_answered(steps, values, b"")  # deletions free space
         if answer.message.succeeded:
             return int(answer.message.header.revision)
-        return self._judge(answer, steps, values, mark)
+        return self._find_earlier_commit(answer, steps, values, mark)
 
     async def _send_until_answered(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> EtcdReply:
         """Repeat a transaction until it is answered. Before a creation is repeated, earlier tries must fail."""
         if all(step.expected for step in steps):
-            return await self._client.call("KV/Txn", await self._request(steps, values, mark))
+            return await self._client.call("KV/Txn", await self._build_request(steps, values, mark))
         loop, uncertain = asyncio.get_running_loop(), 0
         end = loop.time() + PATIENCE
         while True:
             try:
                 patience = max(end - loop.time(), 0.1)
-                guard = await self._guard_after(uncertain, patience)
-                request = await self._request(steps, values, mark, guard)
+                guard = await self._replace_guard(uncertain, patience)
+                request = await self._build_request(steps, values, mark, guard)
                 answer = await self._client.call("KV/Txn", request, patience=patience, once=True)
             except UnansweredCallError as error:
                 uncertain = guard
@@ -125,7 +125,7 @@ class Transactions:
                 return EtcdReply(answer.message, uncertain > 0)
             self._guard = found[0].mod_revision if found else 0  # another process has written it
 
-    async def _guard_after(self, uncertain: int, patience: float) -> int:
+    async def _replace_guard(self, uncertain: int, patience: float) -> int:
         """Return the revision of the key `tries`; write it if it is missing or unchanged since an uncertain try."""
         async with self._guarding:
             if self._guard <= uncertain:
@@ -148,7 +148,9 @@ class Transactions:
         found: Sequence[Any] = (await self._client.call("KV/Range", request, patience=patience)).message.kvs
         return found
 
-    def _judge(self, answer: EtcdReply, steps: Sequence[Step], values: Sequence[bytes], mark: bytes) -> int:
+    def _find_earlier_commit(
+        self, answer: EtcdReply, steps: Sequence[Step], values: Sequence[bytes], mark: bytes
+    ) -> int:
         """Return the revision of a transaction that an earlier try has made, else raise."""
         *there, changed, _, cluster = _read_keys(answer.message)
         if not answer.repeated:
@@ -166,8 +168,10 @@ class Transactions:
                 raise ConflictError(step.key, step.expected, actual, max(seen, actual))
         raise ConflictError(steps[-1].key, steps[-1].expected, 0, seen)
 
-    async def _request(self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes, guard: int = 0) -> Any:
-        places = [self._layout.place(step.key) for step in steps]
+    async def _build_request(
+        self, steps: Sequence[Step], values: Sequence[bytes], mark: bytes, guard: int = 0
+    ) -> Any:
+        places = [self._layout.key_bytes(step.key) for step in steps]
         expected = [*zip(places, (step.expected for step in steps), strict=True)]
         compare = [
             MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=place, mod_revision=revision)
@@ -177,7 +181,7 @@ class Transactions:
         success, left = [], iter(values)
         for place, step in zip(places, steps, strict=True):
             if isinstance(step, Write):
-                success.append(await self._operation(place, step, next(left)))
+                success.append(await self._build_operation(place, step, next(left)))
         if mark:
             success.append(_Op(request_put=MESSAGES["PutRequest"](key=self._layout.changed, value=mark)))
         notes = self._layout.changed, self._layout.tries, self._layout.cluster
@@ -197,13 +201,13 @@ class Transactions:
         if self.owner and found[0].value != self.owner:
             raise ForeignStoreError(f"etcd's prefix {self._layout.prefix} now belongs to another cluster")
 
-    async def _operation(self, place: bytes, step: Write, value: bytes) -> Any:
+    async def _build_operation(self, place: bytes, step: Write, value: bytes) -> Any:
         if step.deletes:
             return _Op(request_delete_range=MESSAGES["DeleteRangeRequest"](key=place))
-        lease = await self._lease(step.lifetime) if step.lifetime else 0
+        lease = await self._lease_of(step.lifetime) if step.lifetime else 0
         return _Op(request_put=MESSAGES["PutRequest"](key=place, value=value, lease=lease))
 
-    async def _lease(self, lifetime: int) -> int:
+    async def _lease_of(self, lifetime: int) -> int:
         """Return a lease of at least a lifetime: objects of about the same time share one."""
         loop, shared = asyncio.get_running_loop(), min(60, max(lifetime // 60, 1))
         async with self._granting:
@@ -238,11 +242,11 @@ class Transactions:
 
     async def continue_after(self, revision: int) -> None:
         """Write until etcd's revision is beyond `revision`: each number is for one state only."""
-        _, reached = await self.newest()
+        _, reached = await self.read_newest_revision()
 
         async def work(count: int) -> None:
             for _ in range(count):
-                await self.put(self._layout.changed, b"")
+                await self.put_value(self._layout.changed, b"")
 
         each, rest = divmod(max(revision - reached + 1, 0), _AT_ONCE)
         async with asyncio.TaskGroup() as tasks:
@@ -251,13 +255,13 @@ class Transactions:
 
     async def void_history(self) -> None:
         """Tell all servers that revisions before this write are void, and compact etcd up to there."""
-        revision = int((await self.put(self._layout.restored, b"")).header.revision)
+        revision = int((await self.put_value(self._layout.restored, b"")).header.revision)
         await self._client.call("KV/Compact", MESSAGES["CompactionRequest"](revision=revision))
 
-    async def put(self, key: bytes, value: bytes) -> Any:
+    async def put_value(self, key: bytes, value: bytes) -> Any:
         return (await self._client.call("KV/Put", MESSAGES["PutRequest"](key=key, value=value))).message
 
-    async def claim(self, owner: bytes) -> bytes:
+    async def claim_prefix(self, owner: bytes) -> bytes:
         key = self._layout.cluster
         note = MESSAGES["PutRequest"](key=key, value=owner)
         compare = MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=key, mod_revision=0)
@@ -324,17 +328,17 @@ class Gathering:
         self._waiting.append(waiting)
         if self._senders < _SENDERS:
             self._senders += 1
-            self._spawn(self._send())
+            self._spawn(self._send_batches())
         return await waiting.done
 
-    async def _send(self) -> None:
+    async def _send_batches(self) -> None:
         try:
             while self._waiting:
-                await self._commit_together(self._take())
+                await self._commit_together(self._take_batch())
         finally:
             self._senders -= 1
 
-    def _take(self) -> list[_Waiting]:
+    def _take_batch(self) -> list[_Waiting]:
         batch, steps, size = [self._waiting.popleft()], 0, 0
         while self._waiting:
             steps, size = steps + len(batch[-1].steps), size + sum(map(len, batch[-1].values))
@@ -354,15 +358,15 @@ class Gathering:
             revision = await self._transactions.commit(steps, values)
         except (StoreUnavailableError, UnknownOutcomeError) as error:
             for each in batch:
-                fail(each.done, error)
+                set_error(each.done, error)
         except (ConflictError, StoreError):
             await asyncio.gather(*map(self._commit_alone, batch))
         else:
             for each in batch:
-                succeed(each.done, revision)
+                set_result(each.done, revision)
 
     async def _commit_alone(self, waiting: _Waiting) -> None:
         try:
-            succeed(waiting.done, await self._transactions.commit(waiting.steps, waiting.values))
+            set_result(waiting.done, await self._transactions.commit(waiting.steps, waiting.values))
         except Exception as error:  # noqa: BLE001  # the waiting callers get the error
-            fail(waiting.done, error)
+            set_error(waiting.done, error)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from vipwire_up.store.etcd.client import Client
-from vipwire_up.store.etcd.layout import Layout, at_revision
+from vipwire_up.store.etcd.layout import Layout, encode_at_revision
 from vipwire_up.store.etcd.messages import MESSAGES
 from vipwire_up.store.etcd.transactions import Transactions
 from vipwire_up.store.record import Key, Record, StoreError
@@ -24,11 +24,11 @@ class Transfer:
         self._client, self._layout = client, Layout(prefix)
         self.transactions = Transactions(client, self._layout)
 
-    async def begin(self) -> None:
+    async def claim_prefix(self) -> None:
         """Claim an empty prefix, or one with an interrupted migration, and empty that. Raise StoreError."""
-        owner = await self.transactions.claim(MIGRATING)
+        owner = await self.transactions.claim_prefix(MIGRATING)
         if owner == MOVED:  # it was moved from here, and returns
-            await self.mark(MIGRATING)
+            await self.write_owner(MIGRATING)
         elif owner != MIGRATING:
             raise StoreError(f"etcd has a cluster at prefix {self._layout.prefix}: choose another --etcd-prefix")
         first = self._layout.objects
@@ -36,27 +36,27 @@ class Transfer:
             "KV/DeleteRange", MESSAGES["DeleteRangeRequest"](key=first, range_end=_end_of_prefix(first))
         )
 
-    async def fill(self, objects: Iterable[tuple[Key, bytes]]) -> None:
+    async def write_objects(self, objects: Iterable[tuple[Key, bytes]]) -> None:
         batch, size = list[tuple[bytes, bytes]](), 0
         for key, value in objects:
             if batch and (len(batch) == _MOST or size + len(value) > _MOST_BYTES):
-                await self._write(batch)
+                await self._write_batch(batch)
                 batch, size = [], 0
-            batch.append((self._layout.place(key), value))
+            batch.append((self._layout.key_bytes(key), value))
             size += len(value)
         if batch:
-            await self._write(batch)
-        await self.transactions.put(self._layout.changed, b"")
+            await self._write_batch(batch)
+        await self.transactions.put_value(self._layout.changed, b"")
 
-    async def mark(self, owner: bytes) -> None:
-        await self.transactions.put(self._layout.cluster, owner)
+    async def write_owner(self, owner: bytes) -> None:
+        await self.transactions.put_value(self._layout.cluster, owner)
 
-    async def records(self) -> tuple[int, list[Record]]:
-        _, revision = await self.transactions.newest()
-        state = await self.transactions.state(revision)
-        return revision, [Record(key, number, at_revision(value, number)) for key, number, value in state]
+    async def read_records(self) -> tuple[int, list[Record]]:
+        _, revision = await self.transactions.read_newest_revision()
+        state = await self.transactions.read_state(revision)
+        return revision, [Record(key, number, encode_at_revision(value, number)) for key, number, value in state]
 
-    async def _write(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
+    async def _write_batch(self, batch: Sequence[tuple[bytes, bytes]]) -> None:
         """Write a batch; repeating it, as after a broken connection, changes nothing."""
         success = [_Op(request_put=MESSAGES["PutRequest"](key=place, value=value)) for place, value in batch]
         request = MESSAGES["TxnRequest"](success=success)

@@ -420,8 +420,8 @@ def test_a_whole_proxy_offloads_and_status_knows_it(node: Node, tmp_path: Path, 
     if mode == "ebpf":
         run("mount -t cgroup2 cgroup2 /sys/fs/cgroup")
     pods = [Pod("server", "node-2", (SERVER[Family.IPV4][0],), (8080,))]
-    objects = manifests.service_manifest(DEFAULT, "web", [VIP[Family.IPV4]], [Port(80, 8080)], pods)
-    (tmp_path / "all.yaml").write_text(manifests.as_yaml(objects))
+    objects = manifests.build_service_with_slices(DEFAULT, "web", [VIP[Family.IPV4]], [Port(80, 8080)], pods)
+    (tmp_path / "all.yaml").write_text(manifests.dump_yaml(objects))
     source = [f"--manifests={tmp_path}", "--hostname-override=node-1", f"--state-dir={tmp_path / 'state'}"]
     flags = [f"--proxy-mode={mode}", *source, "--cluster-cidr=10.244.0.0/16", "--oom-score-adj=0"]
     flags += ["--ebpf-clients=node"] if mode == "ebpf" else []

@@ -28,7 +28,7 @@ from vipwire.reconcile.delta import diff
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState, Verdict
 from vipwire_lab.cluster.cluster import Lab
-from vipwire_lab.cluster.outcome import Outcome, ProbeResult, pods_of
+from vipwire_lab.cluster.outcome import Outcome, ProbeResult, count_pods
 
 pytestmark = pytest.mark.kernel
 
@@ -59,7 +59,9 @@ class Seen:
     def __init__(self, proxy: IpvsProxy, family: Family) -> None:
         self.proxy, self.family = proxy, family
         line = proxy.lines[family]
-        self.own = frozenset(a for a in map(parse_address, proxy.lab.host(NODE).addresses) if family_of(a) is family)
+        self.own = frozenset(
+            a for a in map(parse_address, proxy.lab.find_host(NODE).addresses) if family_of(a) is family
+        )
         self.wanted: dict[ObjectKey, Object] = dict(line.backend.render_node(line.planner.node))
         for plan in line.planner.plans.values():
             rendered = line.backend.render(plan)
@@ -68,22 +70,22 @@ class Seen:
         self.look()
 
     def look(self) -> None:
-        with self.proxy.lab.inside(NODE):
+        with self.proxy.lab.enter_namespace(NODE):
             self.observed = self.proxy.lines[self.family].backend.observe()
 
     def walk(self, caller: str, address: str, port: int = 80) -> Walk:
-        source = parse_address(self.proxy.lab.address(caller, self.family))
+        source = parse_address(self.proxy.lab.address_of(caller, self.family))
         from_node = caller == NODE
         to_node = ip(address) in self.own
         packet = Packet(source, ip(address), Protocol.TCP, port, "" if from_node else "any", from_node, to_node)
         backend = self.proxy.lines[self.family].backend
-        with self.proxy.lab.inside(NODE):
+        with self.proxy.lab.enter_namespace(NODE):
             explainer = IpvsExplainer(self.family, lambda: backend.resting)
             return explainer.walk(self.observed, self.wanted, packet, self.own)
 
 
 def agree(lab: Lab, seen: Seen, walk: Walk, results: list[ProbeResult], caller: str, where: str) -> None:
-    text = f"{where}: {walk}\n{pods_of(results)} {results[0]}"
+    text = f"{where}: {walk}\n{count_pods(results)} {results[0]}"
     outcomes = {result.outcome for result in results}
     expected = {
         End.ANSWERED: {Outcome.ANSWERED},
@@ -95,12 +97,12 @@ def agree(lab: Lab, seen: Seen, walk: Walk, results: list[ProbeResult], caller: 
     if walk.end is not End.ANSWERED or walk.shares is None:
         return
     said = {target[0] for target in walk.shares if target is not None}
-    met = {ip(lab.address(result.pod, seen.family)) for result in results}
+    met = {ip(lab.address_of(result.pod, seen.family)) for result in results}
     assert met <= said, text
     assert met == said or (caller == NODE and "source" in where), text  # it chooses its source address itself
     for result in results:
-        masqueraded = ip(lab.address(result.pod, seen.family)) in walk.masqueraded
-        assert result.saw == lab.address(NODE if masqueraded else caller, seen.family), text
+        masqueraded = ip(lab.address_of(result.pod, seen.family)) in walk.masqueraded
+        assert result.saw == lab.address_of(NODE if masqueraded else caller, seen.family), text
 
 
 @FAMILIES
@@ -108,9 +110,9 @@ def test_shares_are_those_of_the_scheduler(lab: Lab, proxy: IpvsProxy, family: F
     proxy.put(OFFERS["weighted"].service, *slices(lab, "web", ("pod-1a", "pod-2a")))
     walk = Seen(proxy, family).walk("client", VIP[family])
     assert walk.shares is not None
-    met = pods_of(lab.probe("client", VIP[family], 80, count=8, parallel=1))
+    met = count_pods(lab.probe("client", VIP[family], 80, count=8, parallel=1))
     said = {target[0]: share for target, share in walk.shares.items() if target is not None}
-    assert {pod: said[ip(lab.address(pod, family))] * 8 for pod in met} == met
+    assert {pod: said[ip(lab.address_of(pod, family))] * 8 for pod in met} == met
 
 
 @FAMILIES
@@ -128,7 +130,7 @@ def test_a_client_that_is_remembered_is_told(lab: Lab, proxy: IpvsProxy, family:
         (result,) = lab.probe("client", place, 80)
         remembered = seen.walk("client", place).remembered
         assert remembered is not None
-        assert remembered[:2] == (ip(lab.address(result.pod, family)), 80)
+        assert remembered[:2] == (ip(lab.address_of(result.pod, family)), 80)
         assert 60 < remembered[2] <= 120
         assert seen.walk("pod-1c", place).remembered is None
         proxy.drop("web")
@@ -194,7 +196,7 @@ def test_damage_is_seen_on_the_way_and_the_script_of_diff_repairs_it(lab: Lab, p
         seen.look()
         left = diff(seen.observed, seen.wanted)
         assert not left, f"{harm}: {left.added} {left.changed} {left.removed}"
-    assert set(pods_of(lab.probe("client", VIP[family], 80, count=4))) == {"pod-1a", "pod-2a"}
+    assert set(count_pods(lab.probe("client", VIP[family], 80, count=4))) == {"pod-1a", "pod-2a"}
 
 
 def test_the_script_makes_everything_and_removes_everything(lab: Lab, proxy: IpvsProxy) -> None:

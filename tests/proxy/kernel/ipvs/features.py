@@ -23,7 +23,7 @@ from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure
 from vipwire_lab.cluster.cluster import Lab
-from vipwire_lab.cluster.outcome import pods_of
+from vipwire_lab.cluster.outcome import count_pods
 
 pytestmark = pytest.mark.kernel
 
@@ -42,7 +42,7 @@ def test_a_new_endpoint_is_not_flooded_by_a_scheduler_that_counts_connections(
     held = [lab.connect("client", VIP[family], port.port) for _ in range(10)]
     try:
         proxy.put(of, *slices(lab, "web", TWO))
-        new = ip(lab.address(NEW, family))
+        new = ip(lab.address_of(NEW, family))
         before = active(lab, family)
         held += [lab.connect("client", VIP[family], port.port) for _ in range(4)]
         after = active(lab, family)
@@ -54,7 +54,7 @@ def test_a_new_endpoint_is_not_flooded_by_a_scheduler_that_counts_connections(
 
 def active(lab: Lab, family: Family) -> dict[bytes, int]:
     """Return the open connections of each real server, other tests' included."""
-    with lab.inside(NODE), closing(IpvsServers(family)) as servers:
+    with lab.enter_namespace(NODE), closing(IpvsServers(family)) as servers:
         return {row.real.address: row.active for row in servers.rows(servers.services())}
 
 
@@ -72,7 +72,7 @@ def counted(lab: Lab, proxy: IpvsProxy, family: Family, is_there: Callable[[Coun
     line = proxy.lines[family]
     counts = Counts()
     for _ in range(600):
-        with lab.inside(NODE):
+        with lab.enter_namespace(NODE):
             counts = line.backend.read_counts(plans(proxy, family))
         if is_there(counts):
             return counts
@@ -88,7 +88,7 @@ def plans(proxy: IpvsProxy, family: Family) -> list[ServicePlan]:
 def test_open_connections_are_counted_by_endpoint(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
     proxy.put(web(), *slices(lab, "web", (OLD,)))
     (plan,) = plans(proxy, family)
-    name = EndpointName(plan.frontends[0].port_name, ip(lab.address(OLD, family)), 80)
+    name = EndpointName(plan.frontends[0].port_name, ip(lab.address_of(OLD, family)), 80)
     wait_for_quiet(lab, family)
     with lab.connect("client", VIP[family], 80), lab.connect("client", VIP[family], 80):
         during = counted(lab, proxy, family, lambda each: name in each.get(Measure.ACTIVE, {}))
@@ -132,8 +132,8 @@ def test_damage_is_found_and_repaired_by_the_next_check(lab: Lab, proxy: IpvsPro
     words = {
         "address": VIP[family],
         "vip": written(VIP[family]),
-        "old": written(lab.address(OLD, family)),
-        "other": written(lab.address("pod-1b", family)),
+        "old": written(lab.address_of(OLD, family)),
+        "other": written(lab.address_of("pod-1b", family)),
         "sets": "KUBE-" if ipv4 else "KUBE-6-",
         "iptables": "iptables-legacy" if ipv4 else "ip6tables-legacy",
         "bits": family.bits,
@@ -142,14 +142,14 @@ def test_damage_is_found_and_repaired_by_the_next_check(lab: Lab, proxy: IpvsPro
     for harm, commands in HARMS.items():
         for command in commands:
             lab.run(NODE, command.format(**words).split())
-        with lab.inside(NODE):
+        with lab.enter_namespace(NODE):
             assert line.reconciler.verify(), harm
             assert line.reconciler.sync().repaired, harm
         line.backend.housekeep()
     proxy.check()  # some damage was done to both families
     assert proxy.state() == before, "the tools see it as it was"
     assert proxy.check() == dict.fromkeys(Family, False)
-    assert set(pods_of(lab.probe("client", VIP[family], 80, count=4, parallel=1))) == set(TWO)
+    assert set(count_pods(lab.probe("client", VIP[family], 80, count=4, parallel=1))) == set(TWO)
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def crowded(lab: Lab, host: str, family: Family) -> Iterator[list[RealServer]]:
     """Have many virtual servers in a host's network namespace, each with one real server, for the block."""
     place = ip("203.0.113.99" if family is Family.IPV4 else "2001:db8:113::99")
     reals = [RealServer(VirtualServer(17, place, port), place, 80) for port in range(7000, 7100)]
-    with lab.inside(host), closing(IpvsServers(family)) as servers:
+    with lab.enter_namespace(host), closing(IpvsServers(family)) as servers:
         try:
             servers.apply(ServerCommand(Command.NEW_SERVICE, real.server, Scheduling("rr")) for real in reals)
             servers.apply(ServerCommand(Command.NEW_DEST, real, Forwarding(1)) for real in reals)

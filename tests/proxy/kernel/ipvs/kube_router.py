@@ -16,7 +16,7 @@ from tests.proxy.kernel.ipvs.proxy import EXTERNAL, FAMILIES, NODE, VIP, IpvsPro
 from vipwire.model.net import Family
 from vipwire.model.service import Service
 from vipwire_lab.cluster.cluster import Lab
-from vipwire_lab.cluster.outcome import pods_of
+from vipwire_lab.cluster.outcome import count_pods
 
 pytestmark = pytest.mark.kernel
 
@@ -42,7 +42,7 @@ def annotated(**pairs: str) -> Service:
 
 
 def shares(lab: Lab, host: str, family: Family) -> Counter[str]:
-    return pods_of(lab.probe(host, VIP[family], 80, count=10, parallel=1))
+    return count_pods(lab.probe(host, VIP[family], 80, count=10, parallel=1))
 
 
 @in_turn(
@@ -72,9 +72,9 @@ def test_the_flags_of_maglev_count(lab: Lab, proxy: IpvsProxy, family: Family, f
 def test_local_keeps_clients_outside_on_this_node(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
     proxy.put(annotated(service_local="true"), *slices(lab, "web", ("pod-1a", "pod-2a")))
     results = lab.probe("client", EXTERNAL[family], 80, count=6)
-    assert pods_of(results) == {"pod-1a": 6}
-    assert {result.saw for result in results} == {lab.address("client", family)}
-    assert set(pods_of(lab.probe("client", VIP[family], 80, count=6))) == {"pod-1a", "pod-2a"}, (
+    assert count_pods(results) == {"pod-1a": 6}
+    assert {result.saw for result in results} == {lab.address_of("client", family)}
+    assert set(count_pods(lab.probe("client", VIP[family], 80, count=6))) == {"pod-1a", "pod-2a"}, (
         "of external ones only"
     )
 
@@ -85,8 +85,8 @@ def test_a_pod_reaches_itself_with_and_without_hairpin(lab: Lab, proxy: IpvsProx
         proxy.put(annotated(**pairs), *slices(lab, "web", ("pod-1a",)))
         for address in (VIP[family], EXTERNAL[family]):
             results = lab.probe("pod-1a", address, 80, count=2)
-            assert pods_of(results) == {"pod-1a": 2}, address
-            assert {result.saw for result in results} == {lab.address(NODE, family)}
+            assert count_pods(results) == {"pod-1a": 2}, address
+            assert {result.saw for result in results} == {lab.address_of(NODE, family)}
 
 
 @FAMILIES
@@ -94,6 +94,6 @@ def test_with_dsr_pods_answer_as_the_vip_and_see_the_client(lab: Lab, proxy: Ipv
     proxy.put(annotated(service_dsr="tunnel"), *slices(lab, "web", ("pod-1a", "pod-1b")))
     assert "vipwire-tunnel" in lab.run("pod-1a", ["ip", "address"]).stdout
     results = lab.probe("client", EXTERNAL[family], 80, count=4, parallel=1)
-    assert pods_of(results) == {"pod-1a": 2, "pod-1b": 2}
-    assert {result.saw for result in results} == {lab.address("client", family)}
+    assert count_pods(results) == {"pod-1a": 2, "pod-1b": 2}
+    assert {result.saw for result in results} == {lab.address_of("client", family)}
     assert {result.answer.local.address for result in results if result.answer} == {EXTERNAL[family]}

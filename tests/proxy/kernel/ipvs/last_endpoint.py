@@ -84,7 +84,7 @@ def test_a_flow_goes_on_while_its_endpoint_is_drained(
     service = web(ports=ports, external_ips=addresses(EXTERNAL), external_policy=policy)
     pieces = slices(lab, "web", pods, 80, Protocol.UDP)
     proxy.put(service, *pieces)
-    drained = annotated(weights=json.dumps({lab.address("pod-1a", each): 0 for each in Family}))
+    drained = annotated(weights=json.dumps({lab.address_of("pod-1a", each): 0 for each in Family}))
     with lab.connect("client", EXTERNAL[family], 53, Protocol.UDP) as flow:
         proxy.put(replace(service, annotations=drained), *pieces)
         proxy.housekeep()

@@ -44,8 +44,8 @@ ipset destroy
 def node(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Leave a node as kube-proxy does, with a process that looks like it; yield the manifests' folder."""
     folder = tmp_path_factory.mktemp("kube-proxy")
-    objects = [*(manifests.node(each) for each in DEFAULT.nodes), *WEB.objects(PODS)]
-    (folder / "all.yaml").write_text(manifests.as_yaml(objects))
+    objects = [*(manifests.node_manifest(each) for each in DEFAULT.nodes), *WEB.objects(PODS)]
+    (folder / "all.yaml").write_text(manifests.dump_yaml(objects))
     (folder / "config.conf").write_text(CONFIG)
     program = folder / "kube-proxy"
     program.write_text("#!/bin/sh\nread line\n")

@@ -35,7 +35,7 @@ from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.render import IpvsSettings
 from vipwire.reconcile.delta import diff
 from vipwire_lab.cluster.cluster import Lab
-from vipwire_lab.cluster.outcome import Outcome, ProbeResult, pods_of
+from vipwire_lab.cluster.outcome import Outcome, ProbeResult, count_pods
 from vipwire_lab.namespaces.topology import UNDERLAY
 
 pytestmark = pytest.mark.kernel
@@ -46,20 +46,20 @@ LOCAL = ("pod-1a", "pod-1b", "pod-1c")
 
 
 def answered_by(results: list[ProbeResult]) -> set[str]:
-    assert {result.outcome for result in results} == {Outcome.ANSWERED}, pods_of(results)
+    assert {result.outcome for result in results} == {Outcome.ANSWERED}, count_pods(results)
     return {result.pod for result in results}
 
 
 @FAMILIES
 def test_host_ports_are_kept_off_the_vips(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
     proxy.put(web(), *slices(lab, "web", TWO))
-    lab.serve(NODE, [9000])
+    lab.start_echo_servers(NODE, [9000])
     try:
-        assert answered_by(lab.probe("client", lab.address(NODE, family), 9000)) == {NODE}
+        assert answered_by(lab.probe("client", lab.address_of(NODE, family), 9000)) == {NODE}
         (result,) = lab.probe("client", VIP[family], 9000)
         assert result.outcome is Outcome.REFUSED
     finally:
-        lab.stop(NODE)
+        lab.stop_echo_servers(NODE)
 
 
 def local_service(**fields: Any) -> Service:
@@ -79,7 +79,7 @@ def test_a_removed_endpoint_finishes_its_connections(lab: Lab, proxy: IpvsProxy,
     with lab.connect("client", VIP[family], 80) as connection:
         proxy.put(web(), *slices(lab, "web", ("pod-2a",)))
         proxy.housekeep()
-        gone = lab.address("pod-1a", family)
+        gone = lab.address_of("pod-1a", family)
         assert any(gone in each and each.endswith("-w 0") for each in proxy.saved())
         assert connection.exchange(b"still here\n") == b"still here\n"
         assert answered_by(lab.probe("client", VIP[family], 80, count=4)) == {"pod-2a"}
@@ -94,7 +94,7 @@ def test_a_new_process_lets_go_on_what_an_earlier_one_has_begun_to_drain(
     lab: Lab, proxy: IpvsProxy, family: Family
 ) -> None:
     proxy.put(web(), *slices(lab, "web", ("pod-2a",)))
-    gone = lab.address("pod-2a", family)
+    gone = lab.address_of("pod-2a", family)
     with lab.connect("client", VIP[family], 80) as connection:
         proxy.put(web(), *slices(lab, "web", ("pod-1a",)))
         other = proxy.restarted()
@@ -116,7 +116,7 @@ def test_an_idle_endpoint_is_removed_at_once(lab: Lab, proxy: IpvsProxy, family:
     proxy.put(of, *slices(lab, "web", TWO))
     proxy.put(of, *slices(lab, "web", ("pod-2a",)))
     proxy.housekeep()
-    assert not any(lab.address("pod-1a", family) in each for each in proxy.saved())
+    assert not any(lab.address_of("pod-1a", family) in each for each in proxy.saved())
     assert proxy.lines[family].backend.housekeeping_due() is None
 
 
@@ -124,7 +124,7 @@ def test_an_idle_endpoint_is_removed_at_once(lab: Lab, proxy: IpvsProxy, family:
 def test_draining_ends_when_its_time_is_up(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
     service = web(annotations=annotated(drain_seconds="30"))
     proxy.put(service, *slices(lab, "web", ("pod-1a",)))
-    line, gone = proxy.lines[family], lab.address("pod-1a", family)
+    line, gone = proxy.lines[family], lab.address_of("pod-1a", family)
     with lab.connect("client", VIP[family], 80):
         proxy.put(service, *slices(lab, "web", ("pod-2a",)))
         line.clock.now += 29
@@ -136,7 +136,7 @@ def test_draining_ends_when_its_time_is_up(lab: Lab, proxy: IpvsProxy, family: F
 
 
 def shares(lab: Lab, host: str, family: Family, count: int = 12, port: int = 80) -> Counter[str]:
-    return pods_of(lab.probe(host, VIP[family], port, count=count, parallel=1))
+    return count_pods(lab.probe(host, VIP[family], port, count=count, parallel=1))
 
 
 def weighted(scheduler: str, **weights: int) -> tuple[tuple[str, str], ...]:
@@ -160,7 +160,7 @@ def test_least_connections(lab: Lab, proxy: IpvsProxy, family: Family, scheduler
 
 @in_turn("scheduler", "wlc", "sed", first=Family.IPV6)
 def test_weighted_least_connections(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) -> None:
-    pairs, port = weighted(scheduler, **{lab.address("pod-1a", family): 3}), fresh_port()
+    pairs, port = weighted(scheduler, **{lab.address_of("pod-1a", family): 3}), fresh_port()
     proxy.put(web(ports=(port,), annotations=pairs), *slices(lab, "web", TWO))
     opened = [lab.connect("client", VIP[family], port.port) for _ in range(8)]
     try:
@@ -172,7 +172,7 @@ def test_weighted_least_connections(lab: Lab, proxy: IpvsProxy, family: Family, 
 
 @FAMILIES
 def test_never_queue_prefers_an_idle_server_to_a_strong_one(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    pairs = weighted("nq", **{lab.address("pod-1a", family): 100})
+    pairs = weighted("nq", **{lab.address_of("pod-1a", family): 100})
     proxy.put(web(annotations=pairs), *slices(lab, "web", TWO))
     with lab.connect("client", VIP[family], 80) as first, lab.connect("client", VIP[family], 80) as second:
         assert {first.answer.pod, second.answer.pod} == set(TWO)
@@ -188,7 +188,7 @@ def test_source_hash_falls_back_when_its_server_drains(lab: Lab, proxy: IpvsProx
         rest = [pod for pod in ALL if pod != gone]
         proxy.put(web(annotations=annotated(scheduler="sh")), *slices(lab, "web", rest))
         proxy.housekeep()
-        assert any(lab.address(gone, family) in each and "-w 0" in each for each in proxy.saved())
+        assert any(lab.address_of(gone, family) in each and "-w 0" in each for each in proxy.saved())
         assert answered_by(lab.probe("client", VIP[family], 80, count=8)) <= set(rest)
 
 
@@ -241,7 +241,7 @@ def test_locality(lab: Lab, proxy: IpvsProxy, family: Family, scheduler: str) ->
 
 @FAMILIES
 def test_failover_takes_the_heaviest(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    pairs = weighted("fo", **{lab.address("pod-2a", family): 5})
+    pairs = weighted("fo", **{lab.address_of("pod-2a", family): 5})
     proxy.put(web(annotations=pairs), *slices(lab, "web", ALL))
     assert set(shares(lab, "client", family)) == {"pod-2a"}
     proxy.put(web(annotations=pairs), *slices(lab, "web", ("pod-1a",)))
@@ -250,7 +250,7 @@ def test_failover_takes_the_heaviest(lab: Lab, proxy: IpvsProxy, family: Family)
 
 @FAMILIES
 def test_overflow_takes_the_next_when_the_heaviest_is_full(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
-    pairs, port = weighted("ovf", **{lab.address("pod-2a", family): 2}), fresh_port()
+    pairs, port = weighted("ovf", **{lab.address_of("pod-2a", family): 2}), fresh_port()
     proxy.put(web(ports=(port,), annotations=pairs), *slices(lab, "web", TWO))
     opened = [lab.connect("client", VIP[family], port.port) for _ in range(4)]
     try:  # a real server with more connections than its weight is full
@@ -336,7 +336,7 @@ def test_a_virtual_server_that_stands_where_a_service_needs_it_is_taken_over(lab
 
 def test_timeouts_are_set_and_zero_leaves_what_there_is(lab: Lab, shared: IpvsProxy) -> None:
     del shared
-    with lab.inside(NODE):
+    with lab.enter_namespace(NODE):
         servers = IpvsServers(Family.IPV4)
     before = servers.timeouts()
     servers.set_timeouts(Timeouts(1234, 0, 56))
@@ -350,7 +350,7 @@ def test_timeouts_are_set_and_zero_leaves_what_there_is(lab: Lab, shared: IpvsPr
 def test_a_flow_is_forgotten_when_its_time_is_up(lab: Lab, proxy: IpvsProxy, family: Family) -> None:
     port = ServicePort("", Protocol.UDP, 80)
     proxy.put(web(ports=(port,)), *slices(lab, "web", TWO, 80, Protocol.UDP))
-    with lab.inside(NODE):
+    with lab.enter_namespace(NODE):
         servers = IpvsServers(family)
     before = servers.timeouts()
     servers.set_timeouts(Timeouts(0, 0, 1))
@@ -371,7 +371,7 @@ def test_strict_arp_says_of_no_vip_that_it_is_here(lab: Lab, proxy: IpvsProxy, s
     """The network between the nodes asks on node 1's link who has the VIP, instead of sending it to the node."""
     proxy.put(web(external_ips=addresses(EXTERNAL)), *slices(lab, "web", TWO))
     route = [VIP[Family.IPV4], "dev", NODE]
-    with lab.inside(NODE):
+    with lab.enter_namespace(NODE):
         assert not apply_sysctls(ipvs_sysctls((6, 1), strict_arp=strict)).obstacles
     lab.run(UNDERLAY, ["ip", "route", "add", *route])
     lab.run(UNDERLAY, ["ip", "neighbour", "flush", "to", VIP[Family.IPV4]])  # entries of an earlier test
@@ -384,14 +384,14 @@ def test_strict_arp_says_of_no_vip_that_it_is_here(lab: Lab, proxy: IpvsProxy, s
 
 
 def test_an_external_ip_that_the_node_has_itself_stays_where_it_is(lab: Lab, proxy: IpvsProxy) -> None:
-    own = lab.address(NODE)
+    own = lab.address_of(NODE)
     proxy.put(web(external_ips=ips(own)), *slices(lab, "web", TWO))
     assert answered_by(lab.probe("client", own, 80, count=4)) == set(TWO)
-    lab.serve(NODE, [9000])
+    lab.start_echo_servers(NODE, [9000])
     try:
         assert answered_by(lab.probe("client", own, 9000)) == {NODE}, "its other ports are its own"
     finally:
-        lab.stop(NODE)
+        lab.stop_echo_servers(NODE)
     assert own not in lab.run(NODE, ["ip", "address", "show", "dev", "kube-ipvs0"]).stdout
 
 
@@ -400,7 +400,7 @@ def test_an_external_ip_of_the_node_with_policy_local_goes_before_a_node_port_of
     lab: Lab, proxy: IpvsProxy, family: Family
 ) -> None:
     """Who answers at the Pods' port 8080 came to the external IP, at 80 to the node port."""
-    own, other = (each for each in lab.host(NODE).addresses if (":" in each) is (family is Family.IPV6))
+    own, other = (each for each in lab.find_host(NODE).addresses if (":" in each) is (family is Family.IPV6))
     ports = (ServicePort("e", Protocol.TCP, 30080), ServicePort("n", Protocol.TCP, 81, 30080))
     behind = (*slices(lab, "web", TWO, 8080, name="e"), *slices(lab, "web", TWO, 80, name="n"))
     proxy.put(web(ports=ports, external_ips=(ip(own),), external_policy=TrafficPolicy.LOCAL), *behind)
@@ -410,8 +410,8 @@ def test_an_external_ip_of_the_node_with_policy_local_goes_before_a_node_port_of
         assert all(each.answer for each in results), f"{host} {address}: {results[0]}\n{proxy.state()}"
         return {(r.pod, r.answer.local.port) for r in results if r.answer}, {r.saw for r in results}
 
-    assert met("client", own) == ({("pod-1a", 8080)}, {lab.address("client", family)})
-    assert met("pod-1b", own) == ({(pod, 8080) for pod in TWO}, {lab.address("pod-1b", family)})
+    assert met("client", own) == ({("pod-1a", 8080)}, {lab.address_of("client", family)})
+    assert met("pod-1b", own) == ({(pod, 8080) for pod in TWO}, {lab.address_of("pod-1b", family)})
     assert met(NODE, own) == ({(pod, 8080) for pod in TWO}, {own})
     assert met("client", other)[0] == {("pod-1a", 80)}
     restarted = proxy.restarted()
@@ -430,7 +430,7 @@ def test_a_refused_commit_leaves_everything_as_it_was(lab: Lab, proxy: IpvsProxy
     for change in line.planner.update([service.name], proxy.view).values():
         assert change.new is not None
         rendered = line.backend.render(change.new)
-        with lab.inside(NODE):
+        with lab.enter_namespace(NODE):
             held = line.backend.observe()
             delta = diff({key: held[key] for key in rendered.own if key in held}, rendered.own)
             with pytest.raises(CommitError, match="twos"):
@@ -445,7 +445,7 @@ def direct(forwarding: str) -> Service:
 @contextlib.contextmanager
 def flat_network(lab: Lab, family: Family) -> Iterator[None]:
     """Add a link from the node to a Pod of the other node, as on a flat network. The Pod returns another way."""
-    far, pod, space = "02:00:00:00:78:02", lab.address("pod-2a", family), lab.netns("pod-2a").name
+    far, pod, space = "02:00:00:00:78:02", lab.address_of("pod-2a", family), lab.namespace_of("pod-2a").name
     lab.run(NODE, f"ip link add flat type veth peer name flat address {far} netns {space}".split())
     try:
         lab.run("pod-2a", ["ip", "link", "set", "flat", "up"])
@@ -472,20 +472,20 @@ def test_packets_lead_to_pods_that_answer_past_the_director(
         proxy.put(direct(forwarding), *slices(lab, "web", TWO))
         for change in other.planner.update([web().name], proxy.view).values():
             other.reconciler.desire(web().name, change.new)
-        with lab.inside("node-2"):
+        with lab.enter_namespace("node-2"):
             other.reconciler.sync()
         results = lab.probe("client", EXTERNAL[family], 80, count=6, parallel=1)
         assert answered_by(results) == set(TWO)
-        assert {result.saw for result in results} == {lab.address("client", family)}
+        assert {result.saw for result in results} == {lab.address_of("client", family)}
         assert {result.answer.local.address for result in results if result.answer} == {EXTERNAL[family]}
-        remote = counters(lab, family, lab.address("pod-2a", family), 3)
+        remote = counters(lab, family, lab.address_of("pod-2a", family), 3)
         assert remote.packets_in > 3
         assert remote.packets_out == 0, "no answer came back this way"
         assert answered_by(lab.probe("client", VIP[family], 80, count=4)) == set(TWO)
 
 
 def clear(lab: Lab, line: Line) -> None:
-    with lab.inside("node-2"):
+    with lab.enter_namespace("node-2"):
         line.backend.delete()
 
 
@@ -495,7 +495,7 @@ def test_direct_return_by_route(lab: Lab, proxy: IpvsProxy, family: Family) -> N
     for host in ("client", "pod-1c", NODE):
         results = lab.probe(host, EXTERNAL[family], 80, count=4, parallel=1)
         assert answered_by(results) == {"pod-1a", "pod-1b"}, host
-        assert {result.saw for result in results} == {lab.address(host, family)}
+        assert {result.saw for result in results} == {lab.address_of(host, family)}
         assert {result.answer.local.address for result in results if result.answer} == {EXTERNAL[family]}
 
 
@@ -531,7 +531,7 @@ def counters(lab: Lab, family: Family, address: str, connections: int) -> Traffi
 
     The kernel adds up its counters every two seconds, and a returning real server has its old ones.
     """
-    with lab.inside(NODE):
+    with lab.enter_namespace(NODE):
         servers = IpvsServers(family)
     try:
         for _ in range(400):

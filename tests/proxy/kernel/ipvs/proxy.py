@@ -57,10 +57,10 @@ class Line:
         self.family = family
         self.clock = Clock()
         self._lab, self._host = lab, host
-        with lab.inside(host):
+        with lab.enter_namespace(host):
             self.backend = IpvsBackend(family, settings, self.clock)
         self.reconciler: Reconciler[ObjectKey, Object] = Reconciler(self.backend)
-        own = tuple(a for a in map(parse_address, lab.host(host).addresses) if family_of(a) is family)
+        own = tuple(a for a in map(parse_address, lab.find_host(host).addresses) if family_of(a) is family)
         node = NodePlan(
             family,
             host,
@@ -76,7 +76,7 @@ class Line:
     def remains(self) -> Iterator[ObjectKey]:
         """Yield objects that no node has without Services, with the least reading."""
         with contextlib.ExitStack() as stack:
-            with self._lab.inside(self._host):
+            with self._lab.enter_namespace(self._host):
                 servers = stack.enter_context(contextlib.closing(IpvsServers(self.family)))
                 sets = stack.enter_context(contextlib.closing(Sets(self.family)))
                 device = stack.enter_context(contextlib.closing(Device(self.family)))
@@ -95,7 +95,7 @@ class IpvsProxy:
         self.lab = lab
         self._settings = settings or IpvsSettings()
         self.objects: dict[ObjectName, tuple[Service, tuple[EndpointSlice, ...]]] = {}
-        with lab.inside(NODE):
+        with lab.enter_namespace(NODE):
             apply_sysctls(ipvs_sysctls((6, 1), strict_arp=False))
             for backend in build_backends(Family, self._settings, Timeouts()).values():
                 backend.close()
@@ -112,7 +112,7 @@ class IpvsProxy:
         """Return a new process's proxy with the same objects, already synced."""
         other = object.__new__(IpvsProxy)
         other.lab, other._settings, other.objects = self.lab, self._settings, dict(self.objects)
-        with self.lab.inside(NODE):
+        with self.lab.enter_namespace(NODE):
             other.lines = {family: Line(self.lab, family, self._settings) for family in Family}
         for name in other.objects:
             other._plan(name)
@@ -129,12 +129,12 @@ class IpvsProxy:
         return self.sync()
 
     def sync(self) -> dict[Family, Report[ObjectKey]]:
-        with self.lab.inside(NODE):
+        with self.lab.enter_namespace(NODE):
             return {family: line.reconciler.sync() for family, line in self.lines.items()}
 
     def check(self) -> dict[Family, bool]:
         """Look for drift, as the loop does every sync period, and repair it; return which family had some."""
-        with self.lab.inside(NODE):
+        with self.lab.enter_namespace(NODE):
             found = {family: line.reconciler.verify() for family, line in self.lines.items()}
         self.sync()
         self.housekeep()
@@ -155,7 +155,7 @@ class IpvsProxy:
         return [describe_object(key) for line in self.lines.values() for key in line.remains()]
 
     def clean(self) -> None:
-        with self.lab.inside(NODE):
+        with self.lab.enter_namespace(NODE):
             for line in self.lines.values():
                 line.backend.delete()
 
@@ -194,7 +194,7 @@ def slices(
 
     def endpoints(family: Family) -> Iterator[Endpoint]:
         for pod in pods:
-            yield Endpoint(parse_address(lab.address(pod, family)), node=lab.topology.node_of(pod))
+            yield Endpoint(parse_address(lab.address_of(pod, family)), node=lab.topology.node_of(pod))
 
     ports = (EndpointPort(name, protocol, port),)
     return tuple(

@@ -21,7 +21,7 @@ from vipwire.linux.netlink.ipvs import VirtualServer
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, TrafficPolicy
 from vipwire_lab.cluster.cluster import Lab
-from vipwire_lab.cluster.outcome import ProbeResult, pods_of
+from vipwire_lab.cluster.outcome import ProbeResult, count_pods
 
 pytestmark = pytest.mark.kernel
 
@@ -33,10 +33,10 @@ RTP = ServicePort("", Protocol.TCP, FIRST)
 @pytest.fixture(autouse=True)
 def _open_ports(lab: Lab) -> Iterator[None]:
     for pod in TWO:
-        lab.serve(pod, [FIRST, WITHIN])
+        lab.start_echo_servers(pod, [FIRST, WITHIN])
     yield
     for pod in TWO:
-        lab.stop(pod, [FIRST, WITHIN])
+        lab.stop_echo_servers(pod, [FIRST, WITHIN])
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_a_new_process_finds_a_range_as_it_was_left(lab: Lab, ranging: IpvsProxy
     try:
         assert {report.added + report.changed + report.removed for report in other.sync().values()} == {0}
         assert ranging.state() == before
-        assert set(pods_of(asked(lab, VIP[family]))) == set(TWO)
+        assert set(count_pods(asked(lab, VIP[family]))) == set(TWO)
     finally:
         other.close()
 
@@ -87,10 +87,10 @@ HARMS = {
 @FAMILIES
 def test_damage_to_a_range_is_found_and_repaired(lab: Lab, ranging: IpvsProxy, family: Family) -> None:
     before, line = ranging.state(), ranging.lines[family]
-    with lab.inside(NODE):
+    with lab.enter_namespace(NODE):
         held = line.backend.observe()
     ipv4 = family is Family.IPV4
-    pod = lab.address("pod-1b", family)
+    pod = lab.address_of("pod-1b", family)
     mark = next(key.mark for key in held if isinstance(key, VirtualServer) and key.mark)
     words = {
         "iptables": "iptables-legacy" if ipv4 else "ip6tables-legacy",
@@ -100,14 +100,14 @@ def test_damage_to_a_range_is_found_and_repaired(lab: Lab, ranging: IpvsProxy, f
     }
     for harm, command in HARMS.items():
         lab.run(NODE, command.format(**words).split())
-        with lab.inside(NODE):
+        with lab.enter_namespace(NODE):
             assert line.reconciler.verify(), harm
             assert line.reconciler.sync().repaired, harm
         line.backend.housekeep()
     ranging.check()
     assert sorted(ranging.state().splitlines()) == sorted(before.splitlines()), "the tools see it as it was"
     assert ranging.check() == dict.fromkeys(Family, False)
-    assert set(pods_of(asked(lab, VIP[family]))) == set(TWO)
+    assert set(count_pods(asked(lab, VIP[family]))) == set(TWO)
 
 
 @FAMILIES
@@ -119,10 +119,10 @@ def test_marks_of_others_change_nothing_and_a_local_pool_is_that_of_clients_outs
     rule = f"PREROUTING -t mangle -p tcp --dport {WITHIN} -j MARK --set-mark 0xc000"
     lab.run(NODE, [program, "-I", *rule.split()])
     try:
-        assert set(pods_of(asked(lab, VIP[family]))) == set(TWO)
-        assert set(pods_of(asked(lab, EXTERNAL[family]))) == {"pod-1a"}
+        assert set(count_pods(asked(lab, VIP[family]))) == set(TWO)
+        assert set(count_pods(asked(lab, EXTERNAL[family]))) == {"pod-1a"}
         (answer,) = {each.saw for each in asked(lab, EXTERNAL[family])}
-        assert answer == lab.address("client", family), "with a Local policy the client's address is kept"
+        assert answer == lab.address_of("client", family), "with a Local policy the client's address is kept"
     finally:
         lab.run(NODE, [program, "-D", *rule.split()])
 
@@ -153,15 +153,15 @@ def test_a_range_with_direct_return_is_answered_as_the_vip_at_every_port(
     lab: Lab, proxy: IpvsProxy, family: Family, forwarding: str
 ) -> None:
     here = ("pod-1a", "pod-1b")  # dsr reaches these
-    lab.serve("pod-1b", [FIRST, WITHIN])
+    lab.start_echo_servers("pod-1b", [FIRST, WITHIN])
     words = annotated(port_range="10000-20000", forwarding=forwarding)
     of = web(ports=(RTP,), external_ips=addresses(EXTERNAL), annotations=words)
     proxy.put(of, *slices(lab, "web", here, FIRST))
     for port in (FIRST, WITHIN):
         results = asked(lab, EXTERNAL[family], port)
-        assert pods_of(results) == dict.fromkeys(here, 2), port
-        assert {result.saw for result in results} == {lab.address("client", family)}
+        assert count_pods(results) == dict.fromkeys(here, 2), port
+        assert {result.saw for result in results} == {lab.address_of("client", family)}
         local = {result.answer.local for result in results if result.answer}
         assert {(each.address, each.port) for each in local} == {(EXTERNAL[family], port)}
-    assert pods_of(asked(lab, VIP[family])) == dict.fromkeys(here, 2)
-    lab.stop("pod-1b", [FIRST, WITHIN])
+    assert count_pods(asked(lab, VIP[family])) == dict.fromkeys(here, 2)
+    lab.stop_echo_servers("pod-1b", [FIRST, WITHIN])

@@ -90,7 +90,7 @@ def put_many_ports(lab: Lab, proxy: IpvsProxy) -> None:
     proxy.put(web(ports=PORTS, type=ServiceType.NODE_PORT), *pieces)
     for family in Family:
         for port in PORTS:
-            for address, number in ((VIP[family], port.port), (lab.address(NODE, family), port.node_port)):
+            for address, number in ((VIP[family], port.port), (lab.address_of(NODE, family), port.node_port)):
                 assert proxy.probe("client", address, number)[0].answer, (family, number)
 
 
@@ -117,7 +117,7 @@ def test_a_set_in_use_is_replaced_without_a_gap(
             limit(lab, family, *LIMITED[kind])
         make(lab, family, BESIDE[family], "bitmap:port range 0-9")  # of a process that was killed
     with contextlib.ExitStack() as stack:
-        streams = [stack.enter_context(lab.continuous("client", VIP[family], 80)) for family in Family]
+        streams = [stack.enter_context(lab.connect_continuously("client", VIP[family], 80)) for family in Family]
         for stream in streams:
             stream.wait_for(5)
         assert proxy.check() == dict.fromkeys(Family, True)
@@ -140,7 +140,7 @@ def test_a_full_set_grows_while_clients_connect(
     lab.run(NODE, ["ipset", "restore"], input="".join(others))
     with (
         lab.connect("client", VIP[family], 80) as connection,
-        lab.continuous("client", VIP[family], 80, interval=0.001) as stream,
+        lab.connect_continuously("client", VIP[family], 80, interval=0.001) as stream,
     ):
         stream.wait_for(5)
         assert proxy.check()[family]

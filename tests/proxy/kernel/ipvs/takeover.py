@@ -166,7 +166,7 @@ def left_by_kube_proxy(lab: Lab) -> None:
     script = ["sysctl -qw net.ipv4.vs.conntrack=1", "ip link add kube-ipvs0 type dummy"]
     for family in Family:
         four = family is Family.IPV4
-        own = [each for each in lab.host(NODE).addresses if (":" in each) is not four]
+        own = [each for each in lab.find_host(NODE).addresses if (":" in each) is not four]
         vips = dict.fromkeys(address for _, address, _ in places(family))
         script += [f"ip address add {vip}/{family.bits} dev kube-ipvs0{'' if four else ' nodad'}" for vip in vips]
         rules = _RULES.format(
@@ -204,8 +204,8 @@ def check_counts(proxy: Proxy, flags: list[str]) -> None:
 
 
 def test_what_kube_proxy_has_left_is_taken_over_and_no_connection_is_lost(lab: Lab, tmp_path: Path) -> None:
-    objects = [*(manifests.node(node) for node in DEFAULT.nodes), *WEB.objects(PODS)]
-    (tmp_path / "all.yaml").write_text(manifests.as_yaml(objects))
+    objects = [*(manifests.node_manifest(node) for node in DEFAULT.nodes), *WEB.objects(PODS)]
+    (tmp_path / "all.yaml").write_text(manifests.dump_yaml(objects))
     flags = [
         f"--manifests={tmp_path / 'all.yaml'}",
         "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48",
@@ -224,7 +224,7 @@ def test_what_kube_proxy_has_left_is_taken_over_and_no_connection_is_lost(lab: L
         streams = stack.enter_context(traffic(lab, WEB, (*CLIENTS, DATAGRAMS), timeout=10.0, interval=1.0))
         pass_some(streams, ENOUGH)
         proxy.start()
-        stack.callback(proxy.end)
+        stack.callback(proxy.end_process)
         proxy.said(0, "found no rules of other modes")
         pass_some(streams, ENOUGH)
         check_counts(proxy, flags)
@@ -256,15 +256,15 @@ def remembered(lab: Lab, port: int) -> int:
 
 def test_a_flow_that_was_silent_for_longer_than_is_tracked_is_answered_after_ipvs(lab: Lab, tmp_path: Path) -> None:
     """IPVS remembers it for five minutes, connection tracking for half a minute: here it is told to forget it."""
-    objects = [*(manifests.node(node) for node in DEFAULT.nodes), *WEB.objects(PODS)]
-    (tmp_path / "all.yaml").write_text(manifests.as_yaml(objects))
+    objects = [*(manifests.node_manifest(node) for node in DEFAULT.nodes), *WEB.objects(PODS)]
+    (tmp_path / "all.yaml").write_text(manifests.dump_yaml(objects))
     flags = [f"--manifests={tmp_path / 'all.yaml'}", "--cluster-cidr=10.244.0.0/16,fd00:10:244::/48"]
     old, new = (Proxy(mode, lab, NODE, tmp_path, flags, checks="60s") for mode in (*IPVS, *USERSPACE))
     port = WEB.node_port(1)
     with contextlib.ExitStack() as stack:
         stack.callback(new.vipwire, "cleanup")
         old.start()
-        stack.callback(old.end)
+        stack.callback(old.end_process)
         targets = [WEB.at(FrontendKind.NODE_PORT, family, 1) for family in Family for _ in PODS]
         flows = [
             stack.enter_context(lab.connect("client", at.address, at.port, at.protocol, timeout=60.0))
@@ -274,10 +274,10 @@ def test_a_flow_that_was_silent_for_longer_than_is_tracked_is_answered_after_ipv
         assert old.stop() == 0
         began = len(new.log)
         new.start()
-        stack.callback(new.end)
+        stack.callback(new.end_process)
         new.said(began, "removed another mode's rules", "left_by=ipvs")
         assert remembered(lab, port) >= len(flows)
-        with lab.inside(NODE), FlowTable() as table:
+        with lab.enter_namespace(NODE), FlowTable() as table:
             for family in Family:
                 table.delete(list(table.flows(family, Protocol.UDP, port)))
         check_open(flows)
