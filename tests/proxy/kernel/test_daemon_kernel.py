@@ -3,18 +3,22 @@
 import asyncio
 import contextlib
 import re
+import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 
 import pytest
 from tests.fakes.apiserver import FakeApiServer
 from tests.fakes.daemon import Scene, leads_to, prepare, reached, scene, service_of, slice_for, stage
+from tests.fakes.own_network import run
+from tests.fakes.waiting import until
 from tests.proxy.kernel.nft_transactions import commit, nft
 
+from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.linux.netlink.message import NLM_F_CREATE, string, u32be
 from vipwire.linux.netlink.nftables import encode, wire
 from vipwire.linux.netlink.socket import NetlinkSocket
-from vipwire.model.net import Family
+from vipwire.model.net import Family, format_address
 
 pytestmark = pytest.mark.kernel
 REPAIRED = "repaired changes of other programs in the kernel"
@@ -129,6 +133,26 @@ async def test_a_flush_is_repaired_long_before_the_next_check_with_the_name_of_i
         await leads_to("10.96.0.1", "10.244.0.1")
         messages = [event["message"] for event in await it.posted("KernelStateRepaired", count=2)]
         assert any("nft (pid " in message for message in messages)
+
+
+async def test_a_connection_that_began_while_the_rules_were_gone_is_answered_after_the_repair() -> None:
+    async with playing("--iptables-sync-period=1h") as it:
+        await it.daemon.heard("found no rules of other modes")
+        run("ip neighbour add 10.96.0.1 lladdr 02:00:00:00:00:99 dev node nud permanent")
+        assert it.daemon.process is not None
+        it.daemon.process.send_signal(signal.SIGSTOP)
+        # The kernel tracks connections of a namespace while a rule there asks for it.
+        nft("flush ruleset; add table ip t; add chain ip t o { type filter hook output priority 0; }")
+        nft("add rule ip t o ct state new")
+        early = asyncio.ensure_future(reached("10.96.0.1"))
+        await asyncio.to_thread(until, lambda: has_flow("10.96.0.1"))
+        it.daemon.process.send_signal(signal.SIGCONT)
+        assert await early == "10.244.0.1"
+
+
+def has_flow(destination: str) -> bool:
+    with FlowTable() as table:
+        return any(format_address(flow.destination) == destination for flow in table.flows(Family.IPV4))
 
 
 async def test_commits_elsewhere_and_our_own_are_no_reason_to_read_the_rules() -> None:

@@ -13,7 +13,7 @@ import pytest
 from tests.fakes.own_network import own_network, run
 
 from vipwire.linux.conntrack.flows import FlowDeletions, FlowTable
-from vipwire.linux.conntrack.stale import Staleness, UdpFrontends, Unanswered
+from vipwire.linux.conntrack.stale import Staleness, UdpFrontends, Unanswered, Untranslated
 from vipwire.linux.netlink.conntrack import (
     CT_GET,
     GROUP_DESTROY,
@@ -242,6 +242,27 @@ def test_what_waits_for_an_ejected_endpoint_goes_to_another(network: Network, ta
     assert all_flows(table, network).keys() == {TO_SECOND[1], 5000, TO_FIRST[0]}
     servers[0].recv(100)
     talk(silent, (network.vip, 53), servers[0])
+
+
+def test_a_connection_that_began_without_rules_is_translated_at_its_next_packet(
+    network: Network, table: FlowTable
+) -> None:
+    early = network.open(network.client, TO_FIRST[0], socket.SOCK_STREAM)
+    early.settimeout(0)
+    early.connect_ex((network.vip, 53))  # there are no rules yet
+    other = network.open(network.client, TO_FIRST[1], socket.SOCK_STREAM)
+    other.settimeout(0)
+    other.connect_ex((network.elsewhere, 53))
+    network.translate()
+    server = network.open(network.endpoints[0], 53, socket.SOCK_STREAM)
+    server.listen()
+    answered = network.open(network.client, TO_FIRST[2], socket.SOCK_STREAM)
+    answered.connect((network.vip, 53))
+    deletions = table.purge(Untranslated(frozenset({network.key("vip")})))
+    assert (deletions.examined, deletions.deleted) == (2, 1)
+    accepted = [server.accept(), server.accept()]
+    network.sockets.extend(connection for connection, _ in accepted)
+    assert {client[1] for _, client in accepted} == {TO_FIRST[0], TO_FIRST[2]}
 
 
 def test_a_flow_is_deleted_once_and_never_its_successor(network: Network, table: FlowTable) -> None:

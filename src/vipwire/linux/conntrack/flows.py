@@ -57,6 +57,9 @@ class Judge(Interface):
     def ports(self) -> frozenset[int] | None:
         """Return the original destination ports to dump; None for any."""
 
+    def unanswered(self) -> bool:
+        """Report whether the judge selects unanswered flows only: the kernel then dumps no others."""
+
 
 class FlowDeletions(NamedTuple):
     """Counts flows examined and deleted; `complete` unless the table changed too much to see every flow.
@@ -96,15 +99,20 @@ class FlowTable:
         self._reader.close()
         self._deleter.close()
 
-    def flows(self, family: Family, protocol: Protocol | None = None, destination_port: int = 0) -> Iterator[Flow]:
+    def flows(
+        self, family: Family, protocol: Protocol | None = None, destination_port: int = 0, *, unanswered: bool = False
+    ) -> Iterator[Flow]:
         """Yield the flows of a family, filtered by protocol and original port if given.
+
+        With `unanswered`, kernels before 5.15 yield answered flows, too.
 
         Raise DumpInterruptedError after the last one if the kernel may have skipped some.
         """
         decode = self._decoder.decode
         self._reader.drain()
         try:
-            for payload in self._reader.dump(CT_GET, encode_dump(family, protocol, destination_port)):
+            request = encode_dump(family, protocol, destination_port, unanswered=unanswered)
+            for payload in self._reader.dump(CT_GET, request):
                 flow = decode(payload)
                 if protocol in (None, flow.protocol) and destination_port in (0, flow.destination_port):
                     yield flow
@@ -168,7 +176,7 @@ class FlowTable:
         examined = deleted = 0
         for _ in range(_ATTEMPTS):
             before = self._held
-            flows = self.flows(family, protocol, port)
+            flows = self.flows(family, protocol, port, unanswered=judge.unanswered())
             try:
                 while piece := list(islice(flows, _PIECE)):
                     examined += len(piece)

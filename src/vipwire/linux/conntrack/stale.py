@@ -1,8 +1,8 @@
 """Decides which tracked flows are stale: those whose packets still go to a wrong endpoint. Pure.
 
 The first packet of a flow decides its DNAT, and each later packet keeps the conntrack entry alive. So vipwire deletes
-stale UDP entries when a Service changes. TCP and SCTP do not need this: an endpoint answers with a reset, or the
-client gives up.
+stale UDP entries when a Service changes. TCP and SCTP flows that have an answer do not need this: an endpoint answers
+with a reset, or the client gives up.
 
     original:  client:port  ->  10.96.0.10:53      is this a frontend to judge?
     reply:     10.1.2.3:53  ->  client:port        is this one of its serving endpoints?
@@ -10,8 +10,9 @@ client gives up.
 If a Service only gains endpoints, its flows stay valid; unless it had none, because those flows were not translated.
 kube-proxy skips Services that have lost their last endpoint or were deleted (k/k#139628).
 
-Flows of any protocol that wait for an answer of an ejected endpoint are stale, too: the kernel remembers an
-unanswered SYN for two minutes, and would send a repeated one to the same endpoint.
+The kernel remembers an unanswered SYN for two minutes, and sends a repeated SYN, or a new connection from the same
+port, the same way. So unanswered flows of any protocol are stale, too, if they wait for an ejected endpoint, or if
+they began before vipwire's rules, or while another program had removed the rules.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -80,6 +81,9 @@ class Staleness(Value, frozen=True):
     def ports(self) -> frozenset[int] | None:
         """Return the destination ports of stale flows; None for any."""
         return None if self.service_cidrs else frozenset(port for _, port in self.frontends)
+
+    def unanswered(self) -> bool:
+        return False
 
 
 def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
@@ -159,6 +163,46 @@ class Unanswered(Value, frozen=True):
     def ports(self) -> frozenset[int] | None:
         """Return the destination ports of such flows; None for any."""
         return self.destination_ports
+
+    def unanswered(self) -> bool:
+        return True
+
+
+class Untranslated(Value, frozen=True):
+    """Selects unanswered flows of TCP and SCTP to these addresses of Services that no rule has translated."""
+
+    addresses: frozenset[Address]
+
+    def __call__(self, flow: Flow) -> bool:
+        return (
+            not flow.status & STATUS_SEEN_REPLY
+            and not flow.zone
+            and flow.destination in self.addresses
+            and (flow.reply_source, flow.reply_source_port) == (flow.destination, flow.destination_port)
+        )
+
+    def families(self) -> tuple[Family, ...]:
+        present = {family_of(address) for address in self.addresses}
+        return tuple(family for family in Family if family in present)
+
+    def protocols(self) -> tuple[Protocol, ...]:
+        return (Protocol.TCP, Protocol.SCTP)
+
+    def ports(self) -> frozenset[int] | None:
+        return None
+
+    def unanswered(self) -> bool:
+        return True
+
+
+def served_addresses(plans: Iterable[ServicePlan]) -> frozenset[Address]:
+    """Collect the addresses of all frontends but node ports."""
+    return frozenset(
+        frontend.key.address
+        for plan in plans
+        for frontend in (*plan.frontends, *(wide.frontend for wide in plan.ranges))
+        if frontend.key.address is not None
+    )
 
 
 def waiting_in_vain(changes: Iterable[PlanChange]) -> Unanswered:

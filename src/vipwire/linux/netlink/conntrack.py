@@ -87,14 +87,18 @@ def _tuple(kind: int, ends: tuple[Address, int, Address, int], protocol: int) ->
     )
 
 
-def encode_dump(family: Family, protocol: Protocol | None = None, destination_port: int = 0) -> bytes:
+def encode_dump(
+    family: Family, protocol: Protocol | None = None, destination_port: int = 0, *, unanswered: bool = False
+) -> bytes:
     """Encode the payload of a CT_GET dump of one family: of a protocol or all, to one original port or any.
 
-    Kernels since 5.8 filter by protocol and port (CTA_FILTER); older ones do not, so callers filter again. No kernel
-    filters a dump of both families. vipwire never filters by address: the kernel's comparison of IPv6 addresses is
-    inverted.
+    Kernels since 5.8 filter by protocol and port (CTA_FILTER), since 5.15 by status; older ones do not, so callers
+    filter again. No kernel filters a dump of both families. vipwire never filters by address: the kernel's comparison
+    of IPv6 addresses is inverted.
     """
     header = struct.pack("=BBH", _AF[family], 0, 0)
+    if unanswered:
+        header += u32be(_STATUS, 0) + u32be(_STATUS_MASK, STATUS_SEEN_REPLY)
     if protocol is None:
         return header
     flags = _FILTER_BY_PROTOCOL

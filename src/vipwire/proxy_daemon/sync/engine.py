@@ -59,6 +59,11 @@ class Outcome(Struct):
     def full(self) -> bool:
         return self.report.observed is not None
 
+    @property
+    def rules_were_missing(self) -> bool:
+        """Whether connections may have begun without vipwire's rules: before the first sync, or before a repair."""
+        return self.first or bool(self.report.repaired)
+
 
 class Line:
     """One family: its plans, objects and pacing. Commits go to `through` instead of the mode's backend, if given."""

@@ -5,7 +5,15 @@ from collections.abc import Iterable
 
 from vipwire.errors import UnsupportedError
 from vipwire.linux.conntrack.flows import FlowDeletions, FlowTable, Judge
-from vipwire.linux.conntrack.stale import Staleness, UdpFrontends, suspect_frontends, udp_frontends, waiting_in_vain
+from vipwire.linux.conntrack.stale import (
+    Staleness,
+    UdpFrontends,
+    Untranslated,
+    served_addresses,
+    suspect_frontends,
+    udp_frontends,
+    waiting_in_vain,
+)
 from vipwire.linux.host.addresses import AddressWatch, reachable_addresses
 from vipwire.logging import log
 from vipwire.model.net import Prefix, family_of
@@ -30,10 +38,12 @@ class FlowKeeper:
             self._table.close()
 
     def delete_stale(self, line: Line, outcome: Outcome) -> None:
-        """Examine the flows of changed frontends; after the first sync those of all frontends."""
+        """Examine the flows of changed frontends; after the first sync and after a repair those of all frontends."""
         if outcome.error is not None:
             return
         frontends, ranges = suspects(line, outcome)
+        if outcome.rules_were_missing and (served := served_addresses(line.plans.values())):
+            self._delete(line.family.value, "flows that began without rules", Untranslated(served))
         if frontends or ranges:
             # Flows to a node port at the other family's addresses belong to the other line.
             ours = reachable_addresses(self._addresses.addresses)
@@ -91,9 +101,9 @@ def _end_sockets(line: Line, frontends: UdpFrontends, *, whole: bool) -> None:
 
 
 def suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:
-    """Return the frontends whose flows to examine; after the first sync, all of them with their ranges."""
+    """Return the frontends whose flows to examine; if rules were missing, all of them with their ranges."""
     plans: Iterable[ServicePlan]
-    if outcome.first and line.planner is not None:
+    if outcome.rules_were_missing and line.planner is not None:
         plans = line.plans.values()
         frontends, ranges = udp_frontends(plans), line.planner.node.service_cidrs
     else:
