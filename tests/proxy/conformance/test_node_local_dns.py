@@ -26,7 +26,8 @@ TCP, UDP = Protocol.TCP, Protocol.UDP
 @contextlib.contextmanager
 def cache(cluster: Cluster, target: Target, family: Family) -> Iterator[None]:
     """Serve a Service's address on the node, with the rules of NodeLocal DNSCache (KEP-1024)."""
-    address = ["ip", "address", "{}", f"{target.address}/{32 if family is Family.IPV4 else 128}", "dev", "lo"]
+    bits = 32 if family is Family.IPV4 else 128
+    place = [f"{target.address}/{bits}", "dev", "lo"]
     rules = [
         (*chain, "-p", protocol, port, str(target.port), "-j", "NOTRACK")
         for protocol in ("udp", "tcp")
@@ -36,17 +37,16 @@ def cache(cluster: Cluster, target: Target, family: Family) -> Iterator[None]:
             (("OUTPUT", "-s", target.address), "--sport"),
         )
     ]
-    cluster.lab.run(cluster.node_name, [word.format("add") for word in address])
-    cluster.lab.start_echo_servers(cluster.node_name, [target.port], (TCP, UDP), [target.address])
-    for rule in rules:
-        iptables(cluster, family, "-t", "raw", "-A", *rule)
-    try:
-        yield
-    finally:
+    with contextlib.ExitStack() as stack:
+        # Without nodad the kernel refuses to bind an IPv6 address for a moment.
+        cluster.lab.run(cluster.node_name, ["ip", "address", "add", *place, "nodad"])
+        stack.callback(cluster.lab.run, cluster.node_name, ["ip", "address", "delete", *place])
+        cluster.lab.start_echo_servers(cluster.node_name, [target.port], (TCP, UDP), [target.address])
+        stack.callback(cluster.lab.stop_echo_servers, cluster.node_name, [target.port])
         for rule in rules:
-            iptables(cluster, family, "-t", "raw", "-D", *rule)
-        cluster.lab.stop_echo_servers(cluster.node_name, [target.port])
-        cluster.lab.run(cluster.node_name, [word.format("delete") for word in address])
+            iptables(cluster, family, "-t", "raw", "-A", *rule)
+            stack.callback(iptables, cluster, family, "-t", "raw", "-D", *rule)
+        yield
 
 
 def loose(cluster: Cluster, caller: Caller, target: Target, family: Family) -> str:

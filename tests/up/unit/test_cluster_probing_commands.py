@@ -62,7 +62,7 @@ def test_a_session_of_its_own_is_no_way_out(way: str) -> None:
     late = "60" in way
     answer = asked(["sh", "-c", way.replace("N", "43214")], timeoutSeconds=3 if late else 60)
     assert answer == ("no answer within 3 s" if late else "")
-    assert running("43214") == []
+    wait_for_end_of("43214")
 
 
 @pytest.mark.attack
