@@ -137,7 +137,7 @@ class _Pump(threading.Thread):
         self._source, self._sink = source, sink
         self.heard = 0.0
 
-    def copy_output(self) -> None:
+    def run(self) -> None:
         reads = True
         with os.fdopen(self._source, "rb", buffering=0) as stream:
             while chunk := stream.read(1 << 16):
