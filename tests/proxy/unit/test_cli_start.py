@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 PACKAGES = {"httptools", "msgspec", "prometheus_client", "typing_extensions", "vipwire"}
 """What a start may import beside the standard library."""
@@ -45,13 +46,13 @@ import vipwire.modes.nftables.driver
 from vipwire.modes.nftables.kernel import NftablesBackend
 with run.AddressWatch(run.VIP_DEVICES) as addresses:
     modes = {family: NftablesBackend(family) for family in run.families()}
-    run.Proxy(config, modes, addresses, run.open_record("/nowhere"), run.find_access(config))
+    run.Proxy(config, modes, addresses, run.open_record(sys.argv[1]), run.find_access(config))
 print(json.dumps([sorted(sys.modules.keys() - before), len(found)]))
 """
 
 
-def test_a_start_imports_what_the_first_sync_needs_and_nothing_else() -> None:
-    done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
+def test_a_start_imports_what_the_first_sync_needs_and_nothing_else(tmp_path: Path) -> None:
+    done = subprocess.run([sys.executable, "-c", _PROGRAM, str(tmp_path)], capture_output=True, text=True, check=True)
     modules, compiled = json.loads(done.stdout)
     packages = {name.partition(".")[0] for name in modules if "cython" not in name} - sys.stdlib_module_names
     assert packages <= PACKAGES
