@@ -37,6 +37,11 @@ All serving endpoints count, whatever the traffic policy chooses: vipwire does n
 _UDP = int(Protocol.UDP)  # comparing with the enum's member takes longer than all other checks of a flow
 
 
+def _list_families(addresses: Iterable[Address]) -> tuple[Family, ...]:
+    present = {family_of(address) for address in addresses}
+    return tuple(family for family in Family if family in present)
+
+
 class Staleness(Value, frozen=True):
     """Decides which flows are stale.
 
@@ -72,8 +77,7 @@ class Staleness(Value, frozen=True):
         addresses.update(cidr.network for cidr in self.service_cidrs)
         if any(address is None for address, _ in self.frontends):
             addresses |= self.node_addresses
-        present = {family_of(address) for address in addresses}
-        return tuple(family for family in Family if family in present)
+        return _list_families(addresses)
 
     def protocols(self) -> tuple[Protocol, ...]:
         return (Protocol.UDP,)
@@ -154,8 +158,7 @@ class Unanswered(Value, frozen=True):
         )
 
     def families(self) -> tuple[Family, ...]:
-        present = {family_of(address) for _, address, _ in self.endpoints}
-        return tuple(family for family in Family if family in present)
+        return _list_families(address for _, address, _ in self.endpoints)
 
     def protocols(self) -> tuple[Protocol, ...]:
         return tuple(sorted({Protocol(protocol) for protocol, _, _ in self.endpoints}))
@@ -182,8 +185,7 @@ class Untranslated(Value, frozen=True):
         )
 
     def families(self) -> tuple[Family, ...]:
-        present = {family_of(address) for address in self.addresses}
-        return tuple(family for family in Family if family in present)
+        return _list_families(self.addresses)
 
     def protocols(self) -> tuple[Protocol, ...]:
         return (Protocol.TCP, Protocol.SCTP)
