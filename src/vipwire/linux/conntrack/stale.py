@@ -83,7 +83,6 @@ class Staleness(Value, frozen=True):
         return (Protocol.UDP,)
 
     def ports(self) -> frozenset[int] | None:
-        """Return the destination ports of stale flows; None for any."""
         return None if self.service_cidrs else frozenset(port for _, port in self.frontends)
 
     def unanswered(self) -> bool:
@@ -164,7 +163,6 @@ class Unanswered(Value, frozen=True):
         return tuple(sorted({Protocol(protocol) for protocol, _, _ in self.endpoints}))
 
     def ports(self) -> frozenset[int] | None:
-        """Return the destination ports of such flows; None for any."""
         return self.destination_ports
 
     def unanswered(self) -> bool:
