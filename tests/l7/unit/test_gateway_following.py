@@ -263,18 +263,26 @@ def test_what_is_followed_is_what_is_planned_anew(
     refused: dict[int, int],
 ) -> None:
     snapshot, planner = listed(kinds=RESOURCES), GatewayPlanner(setting)
-    for key in VARIANTS.keys() - set(later):
+    held: dict[Key, int] = dict.fromkeys(VARIANTS.keys() - set(later), 0)
+    for key in held:
         snapshot.apply(event(key, 0))
     followed = Desired(snapshot, planner, LAYOUT, "PEM")
     haproxy = Followed(followed)
     for step, batch in enumerate([[], *batches]):
         for key, variant in batch:
             snapshot.apply(event(key, variant))
+            held.pop(key, None)
+            if variant is not None:
+                held[key] = variant
         haproxy.follow(followed.update(snapshot.take_touched(), NOW.timestamp()), waits=waits[step])
         if step in refused:
             haproxy.refuse(refused[step])
         fresh = GatewayPlanner(setting)
-        anew = Desired(snapshot, fresh, LAYOUT, "PEM")
+        # A snapshot of its own: `Desired` writes refused destinations into the snapshot.
+        current = listed(kinds=RESOURCES)
+        for key, kept in held.items():
+            current.apply(event(key, kept))
+        anew = Desired(current, fresh, LAYOUT, "PEM")
         anew.update(ChangeExtent(structure=True), NOW.timestamp())
         assert followed.plan == remove_parts(anew.plan, followed.refused)
         assert set(followed.problems) >= set(anew.problems)
