@@ -18,7 +18,7 @@ _INTRODUCTION = """\
 
 Settings of a Service beyond its spec. `make docs` writes this page from `src/vipwire/plan/annotations/words.py`.
 
-* An invalid value counts as absent. In a list, or in weights, only the invalid entry does.
+* vipwire ignores an invalid value, and in a list or in weights only the invalid entry.
 * vipwire reports an invalid value, an unknown key that begins with `vipwire.io/`, a key that resembles one of
   kube-router's, and an annotation that the mode does not follow: in the log, as an Event on the Service, and in
   `vipwire status`.
@@ -40,8 +40,7 @@ vipwire ignores the annotations for other parts of kube-router: {theirs}.
 
 ## Endpoints that do not answer
 
-An endpoint may pass its readiness probes and still not answer clients: its accept queue is full, a firewall between
-nodes drops packets, or its node is lost.
+An endpoint may pass its readiness probes and still not answer clients, for example behind a firewall between nodes.
 
 ```yaml
 metadata:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from vipwire.config.configuration import ROWS
 from vipwire.config.flags import FLAGS, flag_text
-from vipwire.config.kinds import ValueKind
 from vipwire.config.schema import Applied, Group, Setting
 
 PATH = Path(__file__).parent.parent / "docs" / "configuration.md"
@@ -16,37 +15,28 @@ _INTRODUCTION = """\
 Every flag of `vipwire proxy`, and the field of `KubeProxyConfiguration` (`kubeproxy.config.k8s.io/v1alpha1`) that
 it sets. `make docs` writes this page.
 
-* Flags are in Go's style: `--flag=value` or `--flag value`; booleans `--flag` or `--flag=false`.
+* Flags are in Go's style: `--flag=value` or `--flag value`; booleans `--flag` or `--flag=false`. `--help` names the
+  kind of each value.
 * With `--config` vipwire ignores most flags and warns, as kube-proxy does. Flags marked * count beside a file.
 * `vipwire proxy --write-config-to=FILE` writes the file that results from all flags, and exits.
 * If one flag sets two fields, they are for the modes `iptables` and `nftables`.
-* A change of a field in the file counts at once, after a restart (†), or never (‡): see
-  [changes of the file](#changes-of-the-file).
+* A change of a field in the file counts [at once](#changes-of-the-file), after a restart (†), or never (‡).
 """
 _CHANGES = """\
 ## Changes of the file
 
-`vipwire proxy` follows the file of `--config`, also a ConfigMap's, and reads it at SIGHUP (`kill -HUP`,
-`systemctl reload`). kube-proxy exits when its file changes; vipwire goes on. The log names the fields.
-
-* No mark: the new value counts at once, and connections go on.
-* †: the old value counts until vipwire restarts; `vipwire_config_fields_awaiting_restart` counts such fields.
-* ‡: vipwire reads and checks the field, and does not use it.
-
-Another `mode` restarts vipwire by itself, if this machine can run that mode
-([modes/changing.md](modes/changing.md)).
+`vipwire proxy` follows the file of `--config`, also a ConfigMap's, and reads it at SIGHUP. The log names the changed
+fields; connections go on. `vipwire_config_fields_awaiting_restart` counts fields that wait for a restart (†). Another
+`mode` [restarts vipwire](modes/changing.md#in-the-configuration-file). Flags need a restart.
 
 An invalid file changes nothing. The log has each error with file, field and allowed values, and
-`vipwire_config_last_reload_successful` is 0 until the file is valid again. Flags that count beside a file override it
-at each reading. Flags themselves need a restart.
+`vipwire_config_last_reload_successful` is 0 until the file is valid again.
 
 Fields that no flag sets, or with another default than the flag's:
 
 | field | default |
 |---|---|
 """
-_KINDS = {ValueKind.BOOL: "true or false", ValueKind.INT: "number"}
-"""Words for kinds that `--help` writes in another way."""
 _MARKS = {Applied.LIVE: "", Applied.RESTART: "†", Applied.NEVER: "‡"}
 
 
@@ -88,7 +78,7 @@ def _group(group: Group) -> Iterator[str]:
             told = warning.replace("has ", "have ") if len(names) > 1 else warning
             yield f"| {', '.join(names)} | {told} |"
     else:
-        yield "| flag, kind and default of its value | in the file | meaning |"
+        yield "| flag, default | in the file | meaning |"
         yield "|---|---|---|"
         yield from map(_row, flags)
     yield ""
@@ -97,7 +87,7 @@ def _group(group: Group) -> Iterator[str]:
 def _row(flag: Setting) -> str:
     rows = [ROWS[path] for path in flag.paths if ROWS[path].in_file]
     cells = (
-        " ".join((_name(flag), _KINDS.get(flag.kind, flag.kind.usage), _default(flag_text(flag)))).rstrip(),
+        " ".join((_name(flag), _default(flag_text(flag)))).rstrip(),
         ", ".join(map(_field, rows)),
         flag.help,
     )

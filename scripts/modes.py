@@ -13,9 +13,8 @@ PATH = DOCS / "modes" / "README.md"
 _INTRODUCTION = """\
 # Modes
 
-A mode is the way in which Services get into the kernel. Every mode carries out the same plan, so
-[the promises](../semantics.md) of a Service hold in every mode, except the rows of the second table. `make docs`
-writes this page.
+A mode is the way in which Services get into the kernel. [The promises](../semantics.md) hold in every mode, except
+the rows of the second table. `make docs` writes this page.
 
 ## Which one
 
@@ -28,7 +27,7 @@ _DIFFERENCES = """\
 
 ## Differences between modes
 
-Each row links the sentences that do not hold in that mode. One test suite sends packets for all others.
+Each row links the sentences that do not hold in that mode.
 
 | mode | difference | reason |
 |---|---|---|
