@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from vipwire.process_lifecycle.cyclic_garbage import look_rarely
+from vipwire.process_lifecycle.cyclic_garbage import collect_rarely
 from vipwire.process_lifecycle.file_limits import raise_limit
 from vipwire_up.api.change import Options
 from vipwire_up.api.damaged_records import is_readable
@@ -84,6 +84,6 @@ async def serve(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    look_rarely()
+    collect_rarely()
     with contextlib.suppress(KeyboardInterrupt):
         asyncio.run(serve(Path(sys.argv[1])))

@@ -24,7 +24,7 @@ Changes = dict[str, list[float]]
 
 
 def measure(options: Options) -> list[Figure]:
-    cyclic_garbage.look_rarely()
+    cyclic_garbage.collect_rarely()
     medians: dict[int, dict[str, float]] = {}
     figures: list[Figure] = []
     for size in options.sizes:

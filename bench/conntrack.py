@@ -107,7 +107,7 @@ def with_kernel() -> None:
         report("one frontend changed, empty table", table, one)
         for index in range(FLOWS):
             client.sendto(b"?", (f"127.1.{index // 250 % 256}.{index % 250}", 1000 + index // 64000 * 1000))
-        held = sum(1 for _ in table.flows(Family.IPV4))
+        held = sum(1 for _ in table.list_flows(Family.IPV4))
         report(f"one frontend changed, {held:,} flows", table, one)
         everything: UdpFrontends = {
             **{(address, port): frozenset({pod}) for (address, _) in ranges for port in (1000, 2000)},
@@ -118,7 +118,7 @@ def with_kernel() -> None:
 
 def report(name: str, table: FlowTable, stale: Staleness) -> None:
     start, cpu = time.perf_counter(), time.process_time()
-    swept = table.purge(stale)
+    swept = table.delete_judged(stale)
     wall, used = time.perf_counter() - start, time.process_time() - cpu
     print(f"  {name:40} {wall * 1e3:7.1f} ms ({used * 1e3:.1f} ms CPU)  {swept}")
 

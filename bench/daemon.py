@@ -33,7 +33,7 @@ from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family, format_address
 from vipwire.modes.nftables.kernel import NftablesBackend
-from vipwire.modes.nftables.table.names import target_bytes
+from vipwire.modes.nftables.table.names import encode_target
 from vipwire.plan.plan import Target
 
 TITLE = "whole proxies, seen from outside"
@@ -194,7 +194,7 @@ def _burst(title: str, where: Scene, daemon: Daemon, options: Options, *, counte
 
 def _require(where: Scene, count: int, first: int) -> None:
     """Check that the kernel has all new endpoints from number `first` on."""
-    targets = {target_bytes(Target(new_address(first + number), 8080, local=False)) for number in range(count)}
+    targets = {encode_target(Target(new_address(first + number), 8080, local=False)) for number in range(count)}
     with inside(where.where.node), contextlib.closing(NftablesBackend(Family.IPV4)) as backend:
         backend.render_node(node_plan())
         missing = targets - {value for value in backend.observe().values() if isinstance(value, bytes)}
@@ -204,8 +204,8 @@ def _require(where: Scene, count: int, first: int) -> None:
 
 def _generation(where: Scene) -> int:
     with inside(where.where.node), NetlinkSocket(NETLINK_NETFILTER) as netlink:
-        (answer,) = netlink.request(MessageType.GETGEN, encode.ask_generation())
-    return decode.generation(answer.payload).id
+        (answer,) = netlink.request(MessageType.GETGEN, encode.request_generation())
+    return decode.decode_generation(answer.payload).id
 
 
 def _ratios(figures: list[Figure]) -> Iterator[Figure]:

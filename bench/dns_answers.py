@@ -51,7 +51,7 @@ def answer_dns(count: int, told: Connection) -> None:
         told.send({"load": time.process_time() - began, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
         await asyncio.get_running_loop().create_future()
 
-    cyclic_garbage.look_rarely()  # as `vipwire dns` does
+    cyclic_garbage.collect_rarely()  # as `vipwire dns` does
     settings = Settings(rate=0, addresses=("127.0.0.1",), port=0, advertised=("127.0.0.1",))
     asyncio.run(serve_dns(settings, feed, lambda port, _: told.send({"port": port})))
 

@@ -29,7 +29,7 @@ from vipwire.linux.bpf.pins import require_mounted
 from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.net import Family, format_address
 from vipwire.model.service import EndpointSlice, Service
-from vipwire.modes.ebpf.driver import folder
+from vipwire.modes.ebpf.driver import find_node_folder
 from vipwire.modes.ebpf.kernel import EbpfBackend, ProgramSetup
 from vipwire.modes.ebpf.layout import Settings
 from vipwire.modes.ebpf.pinned import NodePins
@@ -65,7 +65,7 @@ class Side:
 
 
 def measure(options: Options) -> list[Figure]:
-    cyclic_garbage.look_rarely()
+    cyclic_garbage.collect_rarely()
     require_mounted(may_mount=True)
     with own_cgroup.entered(), contextlib.ExitStack() as stack:
         return [*_packets(options, stack), *_objects(options, stack)]
@@ -109,7 +109,7 @@ def _programs(rules: NftablesBackend, side: Side | None, stack: contextlib.ExitS
         with inside(side.network.client):
             clients = frozenset({netns_cookie()})
     settings = Settings(netns_cookie(), 0, 0, listed=True, counting=CounterLevel.CONNECTIONS, build=build().number)
-    pins = NodePins(folder(), side.cgroup if side is not None else own_cgroup.path())
+    pins = NodePins(find_node_folder(), side.cgroup if side is not None else own_cgroup.path())
     stack.callback(pins.remove)
     return EbpfBackend(Family.IPV4, rules, pins, ProgramSetup(settings, clients), tuple(HOOKS))
 
@@ -188,7 +188,7 @@ def _swapped(side: Side, vips: Sequence[str], pipe: Pipe) -> Iterator[Figure]:
     failed = swaps = 0
     while swaps < SWAPS:
         backend.pins.close()
-        backend.pins.put_in_force((), backend.wanted.settings.packed)
+        backend.pins.attach_programs((), backend.wanted.settings.packed)
         swaps += len(HOOKS)
         for vip in (vips[0], vips[-1]):
             (opened,) = side.opened(1)

@@ -17,7 +17,7 @@ from bench.report import Figure
 from vipwire.linux.conntrack.attempts import Attempts
 from vipwire.linux.netlink.conntrack import GROUP_DESTROY, GROUP_NEW, FlowDecoder, decode_event
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
-from vipwire.linux.netlink.socket_filter import beginnings_and_ends
+from vipwire.linux.netlink.socket_filter import pass_new_and_ended_flows
 from vipwire.model.net import Address, Protocol, format_address
 from vipwire.plan.ejection import EndpointKey
 
@@ -56,7 +56,7 @@ def measure(options: Options) -> list[Figure]:
 def _listener(node: int, addresses: list[Address]) -> NetlinkSocket:
     with inside(node):
         made = NetlinkSocket(NETLINK_NETFILTER)
-    made.filter(beginnings_and_ends(addresses, {Protocol.TCP}))
+    made.filter(pass_new_and_ended_flows(addresses, {Protocol.TCP}))
     for group in (GROUP_NEW, GROUP_DESTROY):
         made.join(group)
     return made

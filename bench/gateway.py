@@ -110,10 +110,10 @@ def scale(folder: Path, count: int, changes: int) -> dict[str, object]:
         here.put(service("other", "127.0.0.1", pods[1]))
         here.put(ROUTE.format(name="other", host="other.example.com", path="/", to="other"))
         began, cpu = time.perf_counter(), time.process_time()
-        cyclic_garbage.rest()
+        cyclic_garbage.disable_collection()
         list_all(here)
         here.settle()
-        cyclic_garbage.look_rarely()
+        cyclic_garbage.collect_rarely()
         start = time.perf_counter() - began, time.process_time() - cpu
         memory, reloads = resident(), [each.reload for each in here.done if each.reload]
         which = [number * 37 % (count - 1) for number in range(changes)]

@@ -248,7 +248,7 @@ async def scale(folder: Path, count: int, changes: int) -> dict[str, object]:
         async with site(folder) as here:
             await here.settled()
             began, cpu = time.perf_counter(), time.process_time()
-            cyclic_garbage.rest()
+            cyclic_garbage.disable_collection()
             for name, port in [
                 *((f"web-{number}", pods[0]) for number in range(min(count, SERVICES))),
                 ("other", pods[1]),
@@ -256,7 +256,7 @@ async def scale(folder: Path, count: int, changes: int) -> dict[str, object]:
                 here.put(service(name), slice_at(name, port))
             here.put(*(leads(number, f"web-{number % SERVICES}") for number in range(1, count)), leads(0, "other"))
             await here.settled()
-            cyclic_garbage.look_rarely()
+            cyclic_garbage.collect_rarely()
             start = time.perf_counter() - began, time.process_time() - cpu
             memory, reloads = resident(), here.reloads[:]
             found: dict[str, list[Took]] = {"endpoint": [], "backend": []}
@@ -303,7 +303,7 @@ async def change(
 
 def resident() -> float:
     """Return the resident MB of this process, which has the controller and the objects of the test."""
-    cyclic_garbage.give_back()
+    cyclic_garbage.return_memory()
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 

@@ -25,11 +25,11 @@ from bench.report import Figure
 from vipwire.model.net import Family
 from vipwire.model.service import EndpointSlice, Service
 from vipwire.modes.iptables.access.tool_access import LockWait
-from vipwire.modes.iptables.driver import rule_access
+from vipwire.modes.iptables.driver import build_rule_access
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules.names import ENTRY, NAT, SERVICES, Key, Rules
 from vipwire.modes.iptables.rules.settings import RuleSettings
-from vipwire.modes.iptables.rules.tree import Branch, Dispatch, dispatches
+from vipwire.modes.iptables.rules.tree import Branch, Dispatch, build_dispatches
 from vipwire.modes.xtables.tool import WAIT_SECONDS, IptablesTool, Variant
 from vipwire.plan.planner import Planner
 from vipwire.process_lifecycle import cyclic_garbage
@@ -71,7 +71,7 @@ class Proxy:
         self, variant: Variant, services: list[Service], slices: list[EndpointSlice], *, by_tools: bool = False
     ) -> None:
         self.tool = TimedTool(Family.IPV4, variant, "a bench")
-        access = rule_access(self.tool, LockWait(), by_tools=by_tools)
+        access = build_rule_access(self.tool, LockWait(), by_tools=by_tools)
         self.backend = IptablesBackend(self.tool, SETTINGS, writer=access)
         self._slices = {piece.service: piece for piece in slices}
         self._services = {service.name: service for service in services}
@@ -113,7 +113,7 @@ def cpu() -> float:
 
 
 def measure(options: Options) -> list[Figure]:
-    cyclic_garbage.look_rarely()
+    cyclic_garbage.collect_rarely()
     figures = [*_passed(options)]
     largest = options.rivals[-1]
     variants = [Variant(name) for name in options.variants]
@@ -230,7 +230,7 @@ def _mean(count: int, endpoints: int) -> float:
     pieces = {piece.service: [piece] for piece in slices}
     backend = IptablesBackend(TimedTool(Family.IPV4, Variant.NFT, "a bench"), SETTINGS)
     backend.render_node(proxy.node)
-    dispatch = dispatches(Family.IPV4, tree=True)[NAT, SERVICES]
+    dispatch = build_dispatches(Family.IPV4, tree=True)[NAT, SERVICES]
     entries: dict[int, Rules] = {}
     for change in proxy.update(by_name, lambda name: (by_name[name], pieces[name])).values():
         if change.new is not None:

@@ -102,8 +102,8 @@ def one_change(backend: IpvsBackend, reconciler: Reconciler[ObjectKey, Object], 
     """
     plans = [plan(turn // 2 % 50, endpoints, skip=0 if turn % 2 == 0 else -1) for turn in range(_TURNS)]
     servers = IpvsServers(Family.IPV4)
-    some = itertools.islice(servers.services(), 50)
-    reals = [RealServer(server, servers.reals(server)[0].address, 8080) for server in some]
+    some = itertools.islice(servers.read_services(), 50)
+    reals = [RealServer(server, servers.read_real_servers(server)[0].address, 8080) for server in some]
     gc.collect()
     gc.freeze()
     whole, alone = [], []

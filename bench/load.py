@@ -15,7 +15,7 @@ TITLE = "from decoded objects to the kernel"
 
 
 def measure(options: Options) -> list[Figure]:
-    cyclic_garbage.look_rarely()
+    cyclic_garbage.collect_rarely()
     services, slices = encoded(options.services, options.endpoints)
     gc.collect()
     gc.freeze()

@@ -23,7 +23,7 @@ from bench.report import Figure
 from vipwire.linux.conntrack.flows import FlowTable
 from vipwire.model.net import Family, format_address
 from vipwire.model.service import EndpointSlice, Service
-from vipwire.modes.nftables.probe import obstacle_to_offloading
+from vipwire.modes.nftables.probe import find_offloading_obstacle
 from vipwire.process_lifecycle import cyclic_garbage
 from vipwire.watched_objects.event import Kind, Listed
 
@@ -64,9 +64,9 @@ class Talk:
 
 
 def measure(options: Options) -> list[Figure]:
-    if obstacle := obstacle_to_offloading([Family.IPV4]):
+    if obstacle := find_offloading_obstacle([Family.IPV4]):
         raise SystemExit(obstacle)
-    cyclic_garbage.look_rarely()
+    cyclic_garbage.collect_rarely()
     found = objects(options.services, options.endpoints)
     vip = format_address(found[0][0].cluster_ips[0])
     with contextlib.ExitStack() as stack:
@@ -117,7 +117,7 @@ def _check(nets: dict[str, Network]) -> None:
     """Raise unless a flowtable carries the intended connection, and no other."""
     for name, each in nets.items():
         with inside(each.node), FlowTable() as table:
-            carried = table.offloaded(Family.IPV4)
+            carried = table.count_offloaded(Family.IPV4)
         if carried != (name == "flowtable"):
             raise SystemExit(f"{name}: {carried} connections are offloaded")
 

@@ -24,15 +24,15 @@ from bench.options import Options
 from bench.report import Figure
 
 from vipwire.http_server.exchange import Stream
-from vipwire.http_server.pages import Request, serve
+from vipwire.http_server.pages import Request, serve_pages
 from vipwire.model.net import Family
-from vipwire.process_lifecycle.cyclic_garbage import look_rarely
-from vipwire.process_lifecycle.event_loop import run
+from vipwire.process_lifecycle.cyclic_garbage import collect_rarely
+from vipwire.process_lifecycle.event_loop import run_in_loop
 from vipwire.process_lifecycle.file_limits import raise_limit
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics
-from vipwire.proxy_daemon.serve.pages import ProxyInfo, health_app, metrics_app
-from vipwire.proxy_daemon.serve.server import listen
+from vipwire.proxy_daemon.serve.pages import ProxyInfo, build_health_pages, build_metrics_pages
+from vipwire.proxy_daemon.serve.server import open_listening_socket
 
 TITLE: Final = "what a thousand clients can cost health and metrics pages"
 CLIENTS: Final = 1000
@@ -140,9 +140,9 @@ async def pages() -> None:
     health = ProxyHealth((Family.IPV4,), ("Service",), sync_period=30.0)
     health.record_update(Family.IPV4, time.time())
     metrics = Metrics("nftables")
-    health_pages = health_app(health, metrics, time.time)
+    health_pages = build_health_pages(health, metrics, time.time)
     info = ProxyInfo("nftables", "", {}, {}, started=time.time())
-    metrics_pages = metrics_app(metrics, info, time.time)
+    metrics_pages = build_metrics_pages(metrics, info, time.time)
 
     async def site(request: Request) -> object:
         if request.path == "/stream":
@@ -155,9 +155,9 @@ async def pages() -> None:
             await asyncio.sleep(0.1)
 
     raise_limit()
-    listener, watch, loop = listen("127.0.0.1", 0), Watch(), asyncio.get_running_loop()
+    listener, watch, loop = open_listening_socket("127.0.0.1", 0), Watch(), asyncio.get_running_loop()
     print(listener.getsockname()[1], resident(), flush=True)
-    serving = serve(listener, site)  # type: ignore[arg-type]  # a Reply or a Stream
+    serving = serve_pages(listener, site)  # type: ignore[arg-type]  # a Reply or a Stream
     watching = loop.create_task(watch.run())
     while await loop.run_in_executor(None, sys.stdin.readline):
         print(json.dumps(watch.told()), flush=True)
@@ -222,9 +222,9 @@ def measure(_: Options) -> list[Figure]:
 
 
 if __name__ == "__main__":
-    look_rarely()
+    collect_rarely()
     if sys.argv[1] == "serve":
-        run(pages())
+        run_in_loop(pages())
     else:
         with contextlib.suppress(TimeoutError):
             asyncio.run(attack(sys.argv[1], int(sys.argv[2])))

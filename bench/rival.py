@@ -24,7 +24,7 @@ CHANGES = 20
 
 
 def measure(options: Options) -> list[Figure]:
-    cyclic_garbage.look_rarely()
+    cyclic_garbage.collect_rarely()
     return [figure for size in options.rivals for figure in _beside(size, options.endpoints)]
 
 

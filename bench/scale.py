@@ -23,7 +23,7 @@ MOST_MS = 3.0
 
 
 def measure(options: Options) -> list[Figure]:
-    cyclic_garbage.look_rarely()
+    cyclic_garbage.collect_rarely()
     sources = decoded(*encoded(options.services, options.endpoints))
     gc.collect()
     gc.freeze()

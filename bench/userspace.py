@@ -232,8 +232,8 @@ def _relay(port: int) -> Iterator[Proxy]:
     call = Call.start(f"{relay_name(Family.IPV4)}-bench", RelaySettings())
     try:
         place, share = SocketAddress(_LOOPBACK, 0), Share(SocketAddress(_LOOPBACK, port))
-        opened = call.ask(Put({"one": Listener("bench", 6, (place,), (share,))}), Opened)
-        yield Proxy(call.ask(Hello(), Welcome).pid, opened.ports["one"][0])
+        opened = call.ask_relay(Put({"one": Listener("bench", 6, (place,), (share,))}), Opened)
+        yield Proxy(call.ask_relay(Hello(), Welcome).pid, opened.ports["one"][0])
     finally:
         call.tell(Retire())
         call.close()

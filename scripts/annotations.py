@@ -6,12 +6,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from vipwire.modes.registry import every_spec
+from vipwire.modes.registry import list_specs
 from vipwire.plan.annotations import NOTHING, Lack
 from vipwire.plan.annotations.words import KUBE_ROUTERS_OWN, WORDS, Word
 
 PATH = Path(__file__).parent.parent / "docs" / "annotations.md"
-MODES: Final[Mapping[str, tuple[Lack, ...]]] = MappingProxyType({spec.name: spec.lacks for spec in every_spec()})
+MODES: Final[Mapping[str, tuple[Lack, ...]]] = MappingProxyType({spec.name: spec.lacks for spec in list_specs()})
 
 _INTRODUCTION = """\
 # Annotations

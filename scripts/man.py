@@ -14,7 +14,7 @@ import click
 
 from vipwire import __version__
 from vipwire.cli.main import main
-from vipwire.config.flag_help import usage
+from vipwire.config.flag_help import format_usage
 from vipwire.config.flags import FLAGS, flag_text
 from vipwire.config.schema import Group, Setting
 
@@ -92,7 +92,7 @@ def _options(path: tuple[str, ...], context: click.Context) -> Iterator[str]:
 def _flags() -> Iterator[str]:
     for group in Group:
         yield f'.SH "{_text(group.value.upper())}"'
-        yield from _list((usage(flag), _explained(flag)) for flag in FLAGS.values() if flag.group is group)
+        yield from _list((format_usage(flag), _explained(flag)) for flag in FLAGS.values() if flag.group is group)
 
 
 def _explained(flag: Setting) -> str:

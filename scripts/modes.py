@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from vipwire.modes.registry import every_spec
+from vipwire.modes.registry import list_specs
 from vipwire.modes.spec import Difference, ModeSpec
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -47,7 +47,7 @@ _HEADING = re.compile(r"^## (.+)$|^- \*\*(S\d+)\*\* ", re.MULTILINE)
 
 
 def document() -> str:
-    modes = every_spec()
+    modes = list_specs()
     chosen = (f"| `{each.name}` | {each.for_whom} | [{each.page}]({each.page}) |\n" for each in modes)
     return "".join([_INTRODUCTION, *chosen, _DIFFERENCES, *_differences(modes), _REST])
 

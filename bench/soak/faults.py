@@ -16,7 +16,7 @@ from bench.soak.scene import NODE, Part, Scene
 from tests.fakes.conntrack import encode_flow
 
 from vipwire.linux.netlink.conntrack import CT_NEW, Flow
-from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode
+from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, encode_message
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import parse_address
 
@@ -178,7 +178,7 @@ def _entries(host: int) -> Iterator[list[bytes]]:
     flags, status = NLM_F_REQUEST | NLM_F_CREATE | NLM_F_EXCL, _SEEN | _ASSURED | _CONFIRMED
     local, remote, port = parse_address(f"198.51.100.{host}"), parse_address("203.0.113.1"), int.from_bytes(_PORT)
     flow = Flow(17, local, port, remote, 9, remote, 9, local, port, status=status, timeout=30)
-    first, middle, last = encode(CT_NEW, flags, 0, encode_flow(flow)).split(_PORT)
+    first, middle, last = encode_message(CT_NEW, flags, 0, encode_flow(flow)).split(_PORT)
     for begin in range(1024, 65536, 256):
         numbers = (number.to_bytes(2) for number in range(begin, begin + 256))
         yield [first + number + middle + number + last for number in numbers]

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.process_lifecycle.event_loop import run_until_first_ends
-from vipwire.terminal.output import say
+from vipwire.terminal.output import print_line
 from vipwire_lab.cluster import state
 from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.namespaces import netns
@@ -48,7 +48,7 @@ async def _forward_port(namespace: Path, port: int) -> None:
         server = await asyncio.start_server(partial(_serve_connection, namespace), _HERE, port)
     except OSError as error:
         raise LabError(f"cannot listen at {_HERE}:{port}: {error.strerror}; choose another --port") from error
-    say(f"Serving at http://{_HERE}:{server.sockets[0].getsockname()[1]}/")
+    print_line(f"Serving at http://{_HERE}:{server.sockets[0].getsockname()[1]}/")
     async with server:
         await server.serve_forever()
 

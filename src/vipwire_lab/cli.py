@@ -15,8 +15,8 @@ from rich.text import Text
 from vipwire.config.modes import mode_names
 from vipwire.model.text import whole_number
 from vipwire.terminal.columns import Column, Grid
-from vipwire.terminal.output import note, plain_errors, say
-from vipwire.terminal.removed_option import refuse
+from vipwire.terminal.output import plain_errors, print_line, print_note
+from vipwire.terminal.removed_option import refuse_option
 from vipwire_lab.browser_view import show_page
 from vipwire_lab.cluster import manifests as kubernetes
 from vipwire_lab.cluster import state
@@ -97,7 +97,7 @@ def down(name: str, *, stale: bool) -> None:
     with plain_errors():
         if stale:
             ended = take_down_stale()
-            say(f"Removed: {', '.join(ended)}." if ended else "No stale lab was found.")
+            print_line(f"Removed: {', '.join(ended)}." if ended else "No stale lab was found.")
             return
         found = Lab.attach_any(name)
         if found is None:
@@ -189,7 +189,7 @@ def manifests(name: str) -> None:
 
 @lab.command(short_help="Run all modes on the same Services and packets.")
 @click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; repeatable.")
-@click.option("--html", expose_value=False, hidden=True, callback=refuse("--html", "use -o wide or -o json"))
+@click.option("--html", expose_value=False, hidden=True, callback=refuse_option("--html", "use -o wide or -o json"))
 @click.option("--here", is_flag=True, help="Do not boot a guest for a mode that this kernel cannot run.")
 @click.option(
     "--output",
@@ -208,7 +208,7 @@ def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
     """
     with plain_errors():
         document = measure.compare_modes(
-            modes or mode_names(), lambda mode: note(f"running {mode} mode …"), here=here
+            modes or mode_names(), lambda mode: print_note(f"running {mode} mode …"), here=here
         )
     if output == "json":
         click.echo(json.dumps(document, indent=2))
@@ -225,7 +225,7 @@ def tour(modes: tuple[str, ...], *, here: bool) -> None:
     Enter goes on. A mode that this machine's kernel cannot run is shown in a kernel of its own, as for `compare`.
     """
     with plain_errors():
-        show_modes(modes or mode_names(), say, wait_for_enter, here=here)
+        show_modes(modes or mode_names(), print_line, wait_for_enter, here=here)
 
 
 @lab.command(short_help="Show Services at work, scene by scene.")

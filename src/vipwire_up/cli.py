@@ -8,7 +8,7 @@ import click
 from click.core import ParameterSource
 
 from vipwire.terminal.command_flags import with_flags
-from vipwire.terminal.output import MISUSED, note, plain_errors, say
+from vipwire.terminal.output import MISUSED, plain_errors, print_line, print_note
 from vipwire_up.nodes.flags import (
     EXEC_PROBES,
     EXEC_PROBES_USER,
@@ -163,9 +163,9 @@ def expose(
         wanted = exposing.Wanted(name, given["namespace"], port, found, *rest)
         if context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT:
             kubeconfig = kubeconfig or data_dir / "admin.kubeconfig"
-        made = asyncio.run(exposing.expose_service(exposing.find_access(kubeconfig, note), wanted))
+        made = asyncio.run(exposing.expose_service(exposing.find_access(kubeconfig, print_note), wanted))
         for line in exposing.describe_addresses(made):
-            say(line)
+            print_line(line)
 
 
 @click.group()

@@ -16,7 +16,7 @@ from typing import Final
 
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.access.access import FOLDER, Access, load_access
-from vipwire.kube.access.kubectl import kubectls, of_this_machine
+from vipwire.kube.access.kubectl import find_files_of_this_machine, find_kubectl_files
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.objects import Object, ObjectClient
 from vipwire.model.net import add_brackets
@@ -168,7 +168,7 @@ def find_access(said: Path | None, tell: Callable[[str], object]) -> Access:
     """
     if said is not None:
         return load_access(said)
-    found = kubectls() or of_this_machine()
+    found = find_kubectl_files() or find_files_of_this_machine()
     if found is None:
         where = f"there is no ~/.kube/config, and in {FOLDER} no readable admin.kubeconfig"
         raise ConfigError(f"no API server: $KUBECONFIG is not set, {where} (is `vipwire up` running?)")

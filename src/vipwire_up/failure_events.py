@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Hashable
 from typing import Final
 
-from vipwire.process_lifecycle.supervision import in_short
+from vipwire.process_lifecycle.supervision import shorten_error
 from vipwire_up.api.kinds.catalogue import BY_ID
 from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.objects.object import decode_damaged_record, value_at
@@ -30,7 +30,7 @@ class Complaints:
         known = isinstance(thing, Key) and thing.resource in BY_ID and thing.resource != EVENTS.id
         if known and not again and len(self._waiting) < _MOST:
             assert isinstance(thing, Key)  # noqa: S101  # as above
-            self._waiting.append((thing, f"{part} cannot use this object, and ignores it: {in_short(error)}"))
+            self._waiting.append((thing, f"{part} cannot use this object, and ignores it: {shorten_error(error)}"))
             self._heard.set()
 
     async def run(self) -> None:

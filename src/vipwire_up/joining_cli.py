@@ -8,7 +8,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from vipwire.terminal.output import warn
+from vipwire.terminal.output import print_warning
 from vipwire_up.joining.hidden_argument import hide_argument
 from vipwire_up.nodes.flags import (
     EXEC_PROBES,
@@ -41,7 +41,7 @@ def _hide_token(_context: click.Context, _parameter: click.Parameter, value: str
     """Hide a token in /proc/PID/cmdline, and from the environment of child processes."""
     os.environ.pop(_TOKEN, None)
     if value and not hide_argument(value):
-        warn("other users of this machine can read the token in the command line: use --token-file")
+        print_warning("other users of this machine can read the token in the command line: use --token-file")
     return value
 
 

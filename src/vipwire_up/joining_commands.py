@@ -20,7 +20,7 @@ from vipwire.linux.host.kernel import require_net_admin
 from vipwire.logging import log
 from vipwire.process_lifecycle import event_loop
 from vipwire.proxy_daemon.cleanup import run_cleanup
-from vipwire.terminal.output import MISUSED, note, plain_errors, say, warn
+from vipwire.terminal.output import MISUSED, plain_errors, print_line, print_note, print_warning
 from vipwire_up import expose
 from vipwire_up.claim_data_dir import claim_folder, end_holding_process
 from vipwire_up.joining import join as joining
@@ -63,7 +63,7 @@ def join_cluster(flags: dict[str, Any], given: Collection[str]) -> None:
         click.echo(f"joined as Node {member.node}: {url} forwards to {', '.join(member.servers)}")
 
     with plain_errors(), claim_folder(setting.folder, setting.proxy, "vipwire join", takeover=flags["takeover"]):
-        event_loop.run(run_machine(setting, member, ready))
+        event_loop.run_in_loop(run_machine(setting, member, ready))
 
 
 def _load_or_join(flags: dict[str, Any]) -> Member | None:
@@ -87,7 +87,9 @@ def _join_as_new_member(folder: Folder, flags: dict[str, Any], url: str, node: s
             return asyncio.run(joining.join_cluster(folder, url, token, pinned, node))
     with plain_errors():
         asyncio.run(joining.fetch_authority_key(folder, url, token, pinned))
-    say(f"{folder.path}: has the cluster's authority; start the API server: vipwire up --data-dir {folder.path} …")
+    print_line(
+        f"{folder.path}: has the cluster's authority; start the API server: vipwire up --data-dir {folder.path} …"
+    )
     return None
 
 
@@ -103,7 +105,7 @@ def _check_known_member(folder: Folder, found: Member, flags: dict[str, Any], ur
         why = "vipwire leave first (--force if its servers are gone)"
         raise ConfigError(f"--ca-hash: this machine belongs to a cluster with another authority, {pin}: {why}")
     if (flags["token"] or flags["token_file"]) and joining.has_expired(folder.node, current_time()):
-        note(f"the certificate of Node {found.node} has expired: joining again")
+        print_note(f"the certificate of Node {found.node} has expired: joining again")
         return _join_as_new_member(folder, flags, url, found.node)
     if url and url not in found.servers:
         with plain_errors():
@@ -111,7 +113,7 @@ def _check_known_member(folder: Folder, found: Member, flags: dict[str, Any], ur
             found = Member(found.node, merge_servers(found.servers, (url,)))
             folder.save_member(found)
     if flags["token"] or flags["token_file"]:
-        note(f"this machine is already Node {found.node}: ignoring the token")
+        print_note(f"this machine is already Node {found.node}: ignoring the token")
     return found
 
 
@@ -125,7 +127,7 @@ def _read_token(flags: dict[str, Any]) -> str:
         with path.open(encoding="ascii") as file:
             about = os.fstat(file.fileno())
             if stat.S_ISREG(about.st_mode) and about.st_mode & 0o077:
-                warn(f"{path}: other users can read or change this token: chmod 600 {path}")
+                print_warning(f"{path}: other users can read or change this token: chmod 600 {path}")
             return file.read(_LONGEST_TOKEN).strip()
     except (OSError, ValueError) as error:
         raise ConfigError(f"--token-file {path}: cannot be read: {error}") from error
@@ -159,11 +161,11 @@ def leave_cluster(data_dir: Path, *, force: bool, keep_rules: bool) -> None:
         except VipwireError as error:
             if not force:
                 raise
-            note(f"warning: {error}")
+            print_note(f"warning: {error}")
         if not keep_rules:
             _remove_rules()
         folder.delete_files()
-        say(f"Node {member.node} has left")
+        print_line(f"Node {member.node} has left")
 
 
 def _remove_rules() -> None:
@@ -174,12 +176,12 @@ def _remove_rules() -> None:
 def _send_admin_request(kubeconfig: Path | None, request: Callable[[Access], Coroutine[Any, Any, T]]) -> T:
     """Send an admin's request to the API server of a kubeconfig; end the command if it is refused."""
     with plain_errors():
-        return asyncio.run(request(expose.find_access(kubeconfig, note)))
+        return asyncio.run(request(expose.find_access(kubeconfig, print_note)))
 
 
 def remove_machine(kubeconfig: Path | None, node: str) -> None:
     _send_admin_request(kubeconfig, partial(manage.remove_machine, node=node))
-    say(f"Node {node} is removed: the API servers refuse its certificates")
+    print_line(f"Node {node} is removed: the API servers refuse its certificates")
 
 
 def create_token(kubeconfig: Path | None, ttl: str, description: str, *, server: bool) -> None:
@@ -191,19 +193,19 @@ def create_token(kubeconfig: Path | None, ttl: str, description: str, *, server:
         if seconds < 0:
             raise ConfigError(f"--ttl {ttl}: must be in the future")
     create = partial(manage.create_token, seconds=seconds, servers=server, description=description)
-    say(_send_admin_request(kubeconfig, create))
+    print_line(_send_admin_request(kubeconfig, create))
 
 
 def list_tokens(kubeconfig: Path | None) -> None:
     for line in _send_admin_request(kubeconfig, manage.list_tokens):
-        say(line)
+        print_line(line)
 
 
 def list_certificates(kubeconfig: Path | None) -> None:
     for line in _send_admin_request(kubeconfig, manage.list_certificates):
-        say(line)
+        print_line(line)
 
 
 def delete_token(kubeconfig: Path | None, name: str, *, keep_machines: bool) -> None:
     for line in _send_admin_request(kubeconfig, partial(manage.delete_token, name=name, keep_machines=keep_machines)):
-        say(line)
+        print_line(line)

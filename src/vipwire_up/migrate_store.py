@@ -15,7 +15,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Final
 
-from vipwire.file_io.files import sync
+from vipwire.file_io.files import sync_to_disk
 from vipwire_up.api.kinds.catalogue import BY_ID
 from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.object import decode_damaged_record
@@ -54,7 +54,7 @@ async def copy_to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[],
         await transfer.write_objects((record.key, encode_at_revision(record.value, 0)) for record in records)
         await transfer.write_owner(authority_key_hash(folder / "pki", clock()))
         path.rename(path.with_name(f"{FILE_NAME}{_MIGRATED}"))
-        sync(folder)
+        sync_to_disk(folder)
     finally:
         database.close()
         await client.close()
@@ -123,5 +123,5 @@ def _write_store_file(folder: Path, path: Path, changes: list[RecordChange]) -> 
         database.compact(changes[-1].revision)
     database.close()
     (building / FILE_NAME).rename(path)
-    sync(folder)
+    sync_to_disk(folder)
     shutil.rmtree(building, ignore_errors=True)

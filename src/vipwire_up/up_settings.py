@@ -53,7 +53,7 @@ def start_up(flags: dict[str, Any]) -> None:
     details = (f"API server at {setting.address} port {setting.port}",)
     claim = claim_folder(setting.folder, setting.proxy, "vipwire up", details, takeover=flags["takeover"])
     with plain_errors(), claim:
-        event_loop.run(run_cluster(setting, ready))
+        event_loop.run_in_loop(run_cluster(setting, ready))
 
 
 def read_setting(flags: Mapping[str, Any]) -> Setting:

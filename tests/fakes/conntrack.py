@@ -3,7 +3,7 @@
 import struct
 
 from vipwire.linux.netlink.conntrack import Flow
-from vipwire.linux.netlink.message import attribute, encode_nested, u32be
+from vipwire.linux.netlink.message import encode_attribute, encode_nested, encode_u32be
 from vipwire.model.net import Address
 
 
@@ -13,11 +13,11 @@ def encode_flow(flow: Flow) -> bytes:
         struct.pack("=BBH", 2 if len(flow.source) == 4 else 10, 0, 0),
         _tuple(1, flow[1:5], flow.protocol),
         _tuple(2, flow[5:9], flow.protocol),
-        attribute(18, flow.zone.to_bytes(2)) if flow.zone else b"",
-        u32be(3, flow.status),
-        u32be(8, flow.mark),
-        u32be(12, flow.identifier),
-        u32be(7, flow.timeout),
+        encode_attribute(18, flow.zone.to_bytes(2)) if flow.zone else b"",
+        encode_u32be(3, flow.status),
+        encode_u32be(8, flow.mark),
+        encode_u32be(12, flow.identifier),
+        encode_u32be(7, flow.timeout),
     ]
     return b"".join(parts)
 
@@ -25,9 +25,9 @@ def encode_flow(flow: Flow) -> bytes:
 def _tuple(kind: int, ends: tuple[Address, int, Address, int], protocol: int) -> bytes:
     source, source_port, destination, destination_port = ends
     address = 1 if len(source) == 4 else 3
-    ports = attribute(2, source_port.to_bytes(2)), attribute(3, destination_port.to_bytes(2))
+    ports = encode_attribute(2, source_port.to_bytes(2)), encode_attribute(3, destination_port.to_bytes(2))
     return encode_nested(
         kind,
-        encode_nested(1, attribute(address, source), attribute(address + 1, destination)),
-        encode_nested(2, attribute(1, bytes((protocol,))), *ports),
+        encode_nested(1, encode_attribute(address, source), encode_attribute(address + 1, destination)),
+        encode_nested(2, encode_attribute(1, bytes((protocol,))), *ports),
     )

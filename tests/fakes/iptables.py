@@ -111,10 +111,10 @@ class FakeWitness:
     def __init__(self, tables: FakeTables) -> None:
         self._tables = tables
 
-    def look(self) -> Observation:
+    def observe(self) -> Observation:
         return self._tables.generation
 
-    def after(self, before: Observation, commits: int) -> Observation | None:
+    def observe_after(self, before: Observation, commits: int) -> Observation | None:
         """Return an observation after commits of the proxy's own."""
         now = self._tables.generation
         return now if (before, commits) == (now - commits, commits) else None

@@ -12,7 +12,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import Counts
-from vipwire.reconcile.delta import Delta, patch
+from vipwire.reconcile.delta import Delta, apply_delta
 
 Objects = dict[str, str]
 
@@ -74,7 +74,7 @@ class DictBackend(PlainMode):
         self._answer()
         assert len(delta), "an empty transaction is none"
         self._check(delta)
-        self.held = patch(self.held, delta)
+        self.held = apply_delta(self.held, delta)
         self.deltas.append(delta)
         return len(delta)
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
-from vipwire.modes.ebpf.driver import folder
+from vipwire.modes.ebpf.driver import find_node_folder
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.relay.client import Call, relay_name
 from vipwire.relay.messages import Retire
@@ -49,7 +49,7 @@ def own_network() -> Iterator[int]:
 def remove_programs() -> None:
     """Remove ebpf mode's programs: pinned in bpffs, they would run for their cgroup until a reboot."""
     with contextlib.suppress(UnsupportedError):  # without bpffs there are none
-        NodePins(folder(), None).remove()
+        NodePins(find_node_folder(), None).remove()
 
 
 def end_relays() -> None:

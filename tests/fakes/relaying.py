@@ -45,7 +45,7 @@ class Relaying:
         deadline = time.monotonic() + PATIENCE
         while not (found := fact()):
             assert time.monotonic() < deadline, "the relay does not get there"
-            self.loop.round(0.01)
+            self.loop.run_round(0.01)
         return found
 
     def counted(self) -> RelayCounters:
@@ -69,10 +69,10 @@ def relaying(limit: int = 4096) -> Iterator[Relaying]:
         yield made
     finally:
         made.relay.answer(Remove(list(made.counted().listeners)))
-        made.loop.round(0)
+        made.loop.run_round(0)
         for handler in made.loop.handlers():
             getattr(handler, "close", lambda: None)()
-        made.loop.round(0)
+        made.loop.run_round(0)
         made.relay.shared.close()
         made.loop.close()
 

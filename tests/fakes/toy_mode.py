@@ -23,7 +23,7 @@ from vipwire.modes.spec import Difference, Driver, Mode, ModeSpec, NatPriorities
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
-from vipwire.reconcile.delta import Delta, patch
+from vipwire.reconcile.delta import Delta, apply_delta
 
 FOLDER: Final = "TOY_FOLDER"
 MODE: Final = ModeSpec(
@@ -62,7 +62,7 @@ class ToyMode(PlainMode):
         return False
 
     def commit(self, delta: Delta[str, str]) -> int:
-        text = json.dumps(patch(self.observe(), delta))
+        text = json.dumps(apply_delta(self.observe(), delta))
         self._file.write_text(text)
         return len(text)
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink import ipset, ipvs
-from vipwire.linux.netlink.message import attribute
+from vipwire.linux.netlink.message import encode_attribute
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.chains import parse_save
 from vipwire.modes.ipvs.objects.servers import parse_table
@@ -24,7 +24,7 @@ DECODERS = (
 _attributes = st.recursive(
     st.binary(max_size=20),
     lambda inner: st.lists(st.tuples(st.integers(0, 30), inner), max_size=8).map(
-        lambda pairs: b"".join(attribute(kind, value) for kind, value in pairs)
+        lambda pairs: b"".join(encode_attribute(kind, value) for kind, value in pairs)
     ),
     max_leaves=20,
 )

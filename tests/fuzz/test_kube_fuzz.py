@@ -50,7 +50,7 @@ def test_a_watch_never_raises_and_always_knows_what_to_do(resource: Any, story: 
         assert isinstance(machine.next_action(0.5), WatchRequest | Sleep)
         match what:
             case "p":
-                machine.page(data, now)
+                machine.handle_page(data, now)
             case "l":
                 machine.handle_open(now)
                 machine.handle_bytes(data + b"\n", now)

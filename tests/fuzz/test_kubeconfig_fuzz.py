@@ -13,7 +13,7 @@ from tests.fakes.kubeconfig import kubeconfig
 from tests.fuzz.test_kube_fuzz import json_values, mutated
 
 from vipwire.errors import ConfigError, DecodeError
-from vipwire.kube.access.access import Access, access_of
+from vipwire.kube.access.access import Access, build_access
 from vipwire.kube.access.kubeconfig import parse_kubeconfigs
 from vipwire.kube.errors import ApiError
 from vipwire.kube.manifests.documents import MANIFESTS
@@ -83,7 +83,7 @@ odd = st.one_of(
 def accessed(*texts: str) -> Access | None:
     """Read texts as one kubeconfig, as far as the first request; None if it is refused in words that name a file."""
     try:
-        return access_of(parse_kubeconfigs((text, Path(FILE)) for text in texts), None, {})
+        return build_access(parse_kubeconfigs((text, Path(FILE)) for text in texts), None, {})
     except ConfigError as error:
         assert FILE in str(error)  # noqa: PT017  # both ways are right
         return None

@@ -16,7 +16,7 @@ from tests.fuzz.test_kube_fuzz import json_values, mutated
 from tests.fuzz.test_kubeconfig_fuzz import PIECES, all_sortable, odd
 
 from vipwire.kube.manifests.documents import MANIFESTS, ManifestReader
-from vipwire.kube.manifests.source import ManifestSource, differences, list_by_kind
+from vipwire.kube.manifests.source import ManifestSource, diff_inventories, list_by_kind
 from vipwire.watched_objects.store import Store
 from vipwire_l7.gateway.watch.kinds import WITH_INGRESS, make_manifest_reader
 from vipwire_l7.watch.kinds import MANIFESTS as INGRESS
@@ -78,16 +78,16 @@ def folder() -> Iterator[Path]:
 def test_any_content_of_a_file_costs_that_file_alone(content: bytes, name: str, reader: Any) -> None:
     with folder() as here:
         source = ManifestSource([here], reader)
-        before = source.scan()
+        before = source.read_inventory()
         (here / name).write_bytes(content)
-        after = source.scan()
+        after = source.read_inventory()
         assert all(after.objects.get(key) == value for key, value in before.objects.items())
         for problem in (problem for told in after.problems.values() for problem in told):
             assert "a defect of vipwire" not in problem.message, problem
             str(problem).encode()
         if reader is MANIFESTS:
             store = Store()
-            for event in (*list_by_kind(before, reader.kinds), *differences(before, after)):
+            for event in (*list_by_kind(before, reader.kinds), *diff_inventories(before, after)):
                 store.apply(event)
         (here / name).unlink()
-        assert source.scan() == before
+        assert source.read_inventory() == before

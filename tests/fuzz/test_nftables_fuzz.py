@@ -12,8 +12,8 @@ from vipwire.linux.netlink.nftables.elements import (
     VerdictData,
     decode_answers,
     decode_elements,
-    element,
     encode_element,
+    encode_element_attributes,
 )
 from vipwire.linux.netlink.nftables.flowtables import decode_flowtable
 from vipwire.model.net import Family
@@ -22,9 +22,9 @@ from vipwire.modes.nftables.language import (
     SetSpec,
     compile_rule,
     compile_set,
-    describe,
-    same_rule,
-    same_set,
+    describe_expressions,
+    is_same_rule,
+    is_same_set,
 )
 
 KEY = bytes(range(16))
@@ -34,16 +34,16 @@ DECLARATION = compile_set(
     Family.IPV4,
 )
 MEMBERS = [
-    element(KEY, KEY[:8]),
-    element(KEY, comment="default/web:http"),
+    encode_element_attributes(KEY, KEY[:8]),
+    encode_element_attributes(KEY, comment="default/web:http"),
     encode_element(Element(KEY, verdict=VerdictData(-4, "b"), timeout=5, key_end=KEY, flags=1, open_end=True)),
 ]
 READERS = (
     decode.decode_table,
-    decode.chain,
-    decode.rule,
-    decode.declaration,
-    decode.generation,
+    decode.decode_chain,
+    decode.decode_rule,
+    decode.decode_set_declaration,
+    decode.decode_generation,
     decode_flowtable,
 )
 SEEDS = [
@@ -88,10 +88,10 @@ def test_dumps_of_elements(data: bytes, key: int, value: int) -> None:
 
 @given(damaged([RULE]), damaged([DECLARATION]))
 def test_comparing_and_describing(expressions: bytes, declaration: bytes) -> None:
-    assert isinstance(describe(expressions), str)
-    if not same_rule(RULE, expressions):
+    assert isinstance(describe_expressions(expressions), str)
+    if not is_same_rule(RULE, expressions):
         assert expressions != RULE
-    if not same_set(DECLARATION, declaration):
+    if not is_same_set(DECLARATION, declaration):
         assert declaration != DECLARATION
 
 
@@ -108,5 +108,5 @@ SAID = st.lists(st.sampled_from(WORDS.split()), max_size=12).map(" ".join)
 def test_texts(text: str, family: Family) -> None:
     with contextlib.suppress(RuleSyntaxError):
         compiled = compile_rule(text, family, {"a"})
-        assert same_rule(compiled, compiled)
-        assert describe(compiled) != "undecodable"
+        assert is_same_rule(compiled, compiled)
+        assert describe_expressions(compiled) != "undecodable"

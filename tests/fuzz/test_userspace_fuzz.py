@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
-from vipwire.modes.userspace.script import read, removal
+from vipwire.modes.userspace.script import read_rules, write_removal
 from vipwire.relay.messages import (
     HEAD,
     Hello,
@@ -18,7 +18,7 @@ from vipwire.relay.messages import (
     SocketAddress,
     decode_answer,
     decode_request,
-    encode,
+    encode_message,
 )
 
 places = st.builds(SocketAddress, st.binary(min_size=4, max_size=16), st.integers(0, 65535))
@@ -41,18 +41,18 @@ def test_bytes_are_a_message_or_a_decode_error(data: bytes) -> None:
 
 @given(st.dictionaries(st.text(max_size=10), listeners, max_size=3))
 def test_what_is_encoded_is_decoded(found: dict[str, Listener]) -> None:
-    assert decode_request(encode(Put(found))[HEAD.size :]) == Put(found)
-    assert decode_answer(encode(Observed(found, {}))[HEAD.size :]) == Observed(found, {})
+    assert decode_request(encode_message(Put(found))[HEAD.size :]) == Put(found)
+    assert decode_answer(encode_message(Observed(found, {}))[HEAD.size :]) == Observed(found, {})
 
 
 def test_a_message_of_the_other_direction_is_an_error() -> None:
     with pytest.raises(DecodeError):
-        decode_answer(encode(Hello())[HEAD.size :])
+        decode_answer(encode_message(Hello())[HEAD.size :])
 
 
 @given(lines)
 def test_whatever_iptables_save_prints_is_read_and_can_be_removed(text: str) -> None:
     with suppress(DecodeError):
-        found = read(text, {("tcp", 80): "web"})
+        found = read_rules(text, {("tcp", 80): "web"})
         assert isinstance(found, dict)
-        assert isinstance(removal(text), str)
+        assert isinstance(write_removal(text), str)

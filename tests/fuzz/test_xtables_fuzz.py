@@ -14,7 +14,7 @@ from vipwire.errors import DecodeError
 from vipwire.model.net import Address, Protocol
 from vipwire.modes.iptables.rules.choice import run_program
 from vipwire.modes.xtables.match import ListedRule, PacketHeader, Surroundings
-from vipwire.modes.xtables.save import Chains, read_tables, target
+from vipwire.modes.xtables.save import Chains, find_rule_target, read_tables
 from vipwire.modes.xtables.traversal import Traversal
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.steps import ObjectState, Verdict
@@ -39,7 +39,7 @@ def test_every_rule_is_read_or_the_text_is_refused(text: str) -> None:
     lines = text.splitlines()
     if all(lines.count(line) == 1 for line in lines if line.startswith(("*", ":"))):
         assert len(rules) == sum(line.startswith("-A ") for line in lines)
-    assert all(target(rule) in rule for rule in rules)
+    assert all(find_rule_target(rule) in rule for rule in rules)
 
 
 @pytest.mark.parametrize("text", ["-A A -j B", "*nat\n-A A -j B", "*nat\n:A - [0:0]\n*filter\n-A A -j B", ":A", "?"])
@@ -185,7 +185,7 @@ def test_every_packet_has_a_verdict(text: str, address: bytes, protocol: Protoco
         return
     packet = Packet(Address(address), Address(address), protocol, 80, "eth0")
     way = Traversal(saved, PacketHeader.of(packet))
-    assert way.hook("nat", "PREROUTING") in (None, *ENDS)
+    assert way.run_hook("nat", "PREROUTING") in (None, *ENDS)
     assert way.uncertain == any(Verdict.UNREADABLE in step.verdicts for step in way.steps)
 
 

@@ -14,7 +14,7 @@ from scripts.images.build import ALL, KINDS, REPOSITORY
 from tests.project.deployed import OVERLAYS, ROOT, containers, pod_of, recorded
 
 from vipwire import __version__
-from vipwire.modes.registry import every_spec
+from vipwire.modes.registry import list_specs
 
 IMAGE = oci.Image("registry.example/vipwire:7", "arm64", {"User": "1"}, {"title": "vipwire"}, 86400)
 PACKAGES = {"iptables-restore": "iptables", "nft": "nftables", "ipvsadm": "ipvsadm"}
@@ -22,7 +22,7 @@ PACKAGES = {"iptables-restore": "iptables", "nft": "nftables", "ipvsadm": "ipvsa
 
 def test_the_proxys_image_has_the_programs_of_every_mode() -> None:
     """So whichever mode runs can remove what another left."""
-    tools = {tool.name for spec in every_spec() for tool in spec.tools if tool.name != "bpftool"}
+    tools = {tool.name for spec in list_specs() for tool in spec.tools if tool.name != "bpftool"}
     assert {PACKAGES[name] for name in tools} <= set(packages.PROXY)
     assert [kind.suffix for kind in KINDS] == ["", "-all"]
 

@@ -13,11 +13,11 @@ from scripts import annotations, configuration, metrics, modes
 from vipwire.cli.main import main
 from vipwire.config.flags import FLAGS
 from vipwire.model.net import Address, Family, Prefix
-from vipwire.modes.nftables.table.skeleton import node_objects, sets
+from vipwire.modes.nftables.table.skeleton import declare_sets, node_objects
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics
-from vipwire.proxy_daemon.serve.pages import ProxyInfo, health_app, metrics_app
+from vipwire.proxy_daemon.serve.pages import ProxyInfo, build_health_pages, build_metrics_pages
 
 ROOT = Path(__file__).parent.parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -34,7 +34,7 @@ def words_of_commands(text: str) -> Iterator[list[str]]:
 def chains() -> set[str]:
     everything = Prefix(Address(bytes(4)), 0)
     node = NodePlan(Family.IPV4, "n", pod_traffic=PodPrefixes((everything,)), node_port_addresses=(everything,))
-    return {key[1].decode() for key in node_objects(node)} - {spec.name for spec in sets(Family.IPV4)}
+    return {key[1].decode() for key in node_objects(node)} - {spec.name for spec in declare_sets(Family.IPV4)}
 
 
 def test_every_link_leads_somewhere() -> None:
@@ -81,7 +81,7 @@ def test_the_folders_of_the_map_are_there_and_all_of_them() -> None:
 
 def test_every_map_set_and_chain_is_described() -> None:
     described = set(re.findall(r"`([a-z-]+)`", NFTABLES))
-    assert {spec.name for spec in sets(Family.IPV4)} <= described
+    assert {spec.name for spec in declare_sets(Family.IPV4)} <= described
     assert chains() <= described
 
 
@@ -101,7 +101,7 @@ def test_every_page_of_a_proxy_is_described() -> None:
     told = metrics.PATH.read_text()
     numbers, health = Metrics("nftables"), ProxyHealth((Family.IPV4,), (), 30.0)
     info = ProxyInfo("nftables", "", {}, {}, 0.0, profiling=True, set_verbosity=lambda _: None)
-    for app in (health_app(health, numbers, lambda: 0.0), metrics_app(numbers, info, lambda: 0.0)):
+    for app in (build_health_pages(health, numbers, lambda: 0.0), build_metrics_pages(numbers, info, lambda: 0.0)):
         for path in app.handlers:
             assert f"{path}`" in told or f"{path}?" in told
 

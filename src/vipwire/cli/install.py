@@ -12,10 +12,10 @@ from typing import Final
 
 import click
 
-from vipwire.cli.units import restart_all, start, systemd_runs, written
+from vipwire.cli.units import list_written_units, restart_all, start_units, systemd_runs
 from vipwire.errors import VipwireError
 from vipwire.file_io.files import check_owner, create_file, make_folders, write_named
-from vipwire.terminal.output import plain_errors, say, warn
+from vipwire.terminal.output import plain_errors, print_line, print_warning
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ WantedBy=multi-user.target
 """
 
 
-def unit(name: str, program: str, folder: Path = Path("/etc/vipwire")) -> str:
+def render_unit(name: str, program: str, folder: Path = Path("/etc/vipwire")) -> str:
     service = SERVICES[name]
     return _UNIT.format(
         name=name,
@@ -141,7 +141,7 @@ def unit(name: str, program: str, folder: Path = Path("/etc/vipwire")) -> str:
     )
 
 
-def environment(name: str) -> str:
+def render_environment(name: str) -> str:
     head = f"# Flags of `vipwire {name}`, without quotes and on one line; `vipwire {name} --help` shows them all."
     return f"{head}\nVIPWIRE_{name.upper()}_FLAGS={SERVICES[name].flags}\n"
 
@@ -151,13 +151,13 @@ def install() -> None:
     """Install vipwire as a service of this machine."""
 
 
-@install.command(short_help="Write systemd units for commands.")
+@install.command("systemd", short_help="Write systemd units for commands.")
 @click.argument("names", nargs=-1, type=click.Choice(list(SERVICES)))
 @click.option("--now", is_flag=True, help="Enable and start them.")
 @click.option("--upgrade", is_flag=True, help="Write the existing units again and restart those that run.")
 @click.option("--print", "printed", is_flag=True, help="Print the units, but do not write them.")
 @click.option("--root", type=click.Path(path_type=Path), default=Path("/"), hidden=True)
-def systemd(names: tuple[str, ...], root: Path, *, now: bool, upgrade: bool, printed: bool) -> None:
+def install_units(names: tuple[str, ...], root: Path, *, now: bool, upgrade: bool, printed: bool) -> None:
     """Write systemd units for commands: up, join, ingress, gateway, dns.
 
     Flags of a command are in /etc/vipwire/NAME.env, which is never overwritten. A unit is written anew each time; to
@@ -165,27 +165,27 @@ def systemd(names: tuple[str, ...], root: Path, *, now: bool, upgrade: bool, pri
     that loses no connection; packages do so themselves.
     """
     if upgrade:
-        names = tuple(each.removeprefix("vipwire-") for each in written(root))
+        names = tuple(each.removeprefix("vipwire-") for each in list_written_units(root))
     elif not names:
         raise click.UsageError(f"name units: {', '.join(SERVICES)}")
     program = shutil.which("vipwire") or str(Path(sys.argv[0]).resolve())
     for name in names:
         if printed:
-            say(unit(name, program))
+            print_line(render_unit(name, program))
             continue
         with plain_errors():
             if root == Path("/"):
                 require_visible(program, sys.prefix)
-            _write(name, program, root)
+            _write_unit(name, program, root)
     if (now or upgrade) and not printed:
         with plain_errors():
             if upgrade:
                 restart_all()
             else:
-                _start(names)
+                _enable_and_start(names)
     elif not printed:
         units = " ".join(f"vipwire-{name}" for name in names)
-        say(f"start: systemctl daemon-reload && systemctl enable --now {units}")
+        print_line(f"start: systemctl daemon-reload && systemctl enable --now {units}")
 
 
 def require_visible(*paths: str) -> None:
@@ -197,17 +197,17 @@ def require_visible(*paths: str) -> None:
             )
 
 
-def _write(name: str, program: str, root: Path) -> None:
+def _write_unit(name: str, program: str, root: Path) -> None:
     target, flags = root / f"etc/systemd/system/vipwire-{name}.service", root / f"etc/vipwire/{name}.env"
     try:
         make_folders(target.parent)
         make_folders(flags.parent)
-        write_named(target, unit(name, program).encode(), "the unit")
+        write_named(target, render_unit(name, program).encode(), "the unit")
         check_owner(flags, "the flags")
-        _make_flags(flags, environment(name))
+        _make_flags(flags, render_environment(name))
     except OSError as error:
         raise VipwireError(f"{error.filename}: {error.strerror}") from error
-    say(f"{target}: flags in {flags}")
+    print_line(f"{target}: flags in {flags}")
 
 
 def _make_flags(path: Path, content: str) -> None:
@@ -216,10 +216,10 @@ def _make_flags(path: Path, content: str) -> None:
         create_file(path, content.encode())
     except FileExistsError:
         if path.stat().st_mode & 0o077:
-            warn(f"{path}: other users can read or change these flags: chmod 600 {path}")
+            print_warning(f"{path}: other users can read or change these flags: chmod 600 {path}")
 
 
-def _start(names: tuple[str, ...]) -> None:
+def _enable_and_start(names: tuple[str, ...]) -> None:
     if not systemd_runs():
         raise VipwireError("--now: systemd does not run on this machine")
-    start([f"vipwire-{name}" for name in names])
+    start_units([f"vipwire-{name}" for name in names])

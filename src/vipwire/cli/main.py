@@ -17,9 +17,9 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from vipwire import __version__
-from vipwire.model.text import nearest
-from vipwire.process_lifecycle.early_signals import end_by_sigterm, remember
-from vipwire.terminal.output import complain
+from vipwire.model.text import find_nearest
+from vipwire.process_lifecycle.early_signals import end_by_sigterm, record_signals
+from vipwire.terminal.output import print_error
 
 if TYPE_CHECKING:
     from vipwire.config.flags import Given
@@ -123,7 +123,7 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             if args[0] in _REMOVED:
                 raise click.UsageError(f"`vipwire {args[0]}` was removed: {_REMOVED[args[0]]}", ctx) from None
-            near = nearest(args[0], self.list_commands(ctx))
+            near = find_nearest(args[0], self.list_commands(ctx))
             if not near or "Did you mean" in error.message:
                 raise
             raise click.UsageError(f"{error.message} Did you mean {near!r}?", error.ctx) from None
@@ -181,7 +181,7 @@ def _usage_error(error: click.ClickException) -> int:
     if (context := getattr(error, "ctx", None)) is not None:  # UsageError has a context
         click.echo(context.get_usage(), err=True)
         click.echo(f"Try `{context.command_path} --help`.", err=True)
-    complain(error.format_message().replace("\n\t", " "))
+    print_error(error.format_message().replace("\n\t", " "))
     return error.exit_code
 
 
@@ -191,11 +191,11 @@ class GoFlagsCommand(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the flags in Go's style; show the help or the version if requested."""
         if ctx.resilient_parsing:  # a shell completes an unfinished line
-            from vipwire.config.flag_help import flag_options  # noqa: PLC0415  # only a shell wants it
+            from vipwire.config.flag_help import build_click_options  # noqa: PLC0415  # only a shell wants it
 
-            self.params = list(flag_options())
+            self.params = list(build_click_options())
             return super().parse_args(ctx, args)
-        remember()
+        record_signals()
         from vipwire.cli.proxy import given_flags  # noqa: PLC0415  # from here on a SIGHUP ends nothing
 
         given = given_flags(args)
@@ -209,9 +209,9 @@ class GoFlagsCommand(click.Command):
         return []
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from vipwire.config.flag_help import help_text  # noqa: PLC0415  # only needed for help
+        from vipwire.config.flag_help import build_help_text  # noqa: PLC0415  # only needed for help
 
-        formatter.write(f"{self.help}\n\nUsage:\n  {ctx.command_path} [flags]\n\n{help_text()}")
+        formatter.write(f"{self.help}\n\nUsage:\n  {ctx.command_path} [flags]\n\n{build_help_text()}")
 
 
 class CleanupCommand(GoFlagsCommand):
@@ -254,9 +254,9 @@ def cleanup(given: "Given") -> None:
 
 
 def _run(given: "Given") -> int:
-    from vipwire.cli.proxy import run  # noqa: PLC0415  # not for --help
+    from vipwire.cli.proxy import run_command  # noqa: PLC0415  # not for --help
 
-    return run(given)
+    return run_command(given)
 
 
 @main.command()

@@ -20,7 +20,7 @@ def given_flags(words: Sequence[str]) -> Given:
         return {**environment_flags(), **parse_flags(words)}
 
 
-def run(given: Given) -> int:
+def run_command(given: Given) -> int:
     """Run the proxy, or the other action of a flag; return the exit status."""
     reread = partial(build_config, given)
     with plain_errors(MISUSED):

@@ -17,23 +17,23 @@ from vipwire.process_lifecycle.early_signals import end_by_sigterm
 def start() -> None:
     command, *words = sys.argv[1:] or [""]
     if command == "proxy" and "_VIPWIRE_COMPLETE" not in os.environ:
-        _proxy(words)
+        _run_proxy(words)
     from vipwire.cli.main import main  # noqa: PLC0415  # heavy, and the proxy goes on without it
 
     main(prog_name="vipwire")
 
 
-def _proxy(words: Sequence[str]) -> None:
+def _run_proxy(words: Sequence[str]) -> None:
     """Run the proxy and exit; return for `--help` and `--version`, which click prints."""
     end_by_sigterm()
-    early_signals.remember()
-    cyclic_garbage.rest()
+    early_signals.record_signals()
+    cyclic_garbage.disable_collection()
     install_lean_prometheus()
-    from vipwire.cli.proxy import given_flags, run  # noqa: PLC0415  # from here on a SIGHUP ends nothing
+    from vipwire.cli.proxy import given_flags, run_command  # noqa: PLC0415  # from here on a SIGHUP ends nothing
 
     given = given_flags(words)
     if not given.get("help") and not given.get("version"):
-        sys.exit(run(given))
+        sys.exit(run_command(given))
 
 
 def install_lean_prometheus() -> None:

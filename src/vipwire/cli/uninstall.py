@@ -12,7 +12,7 @@ import click
 
 from vipwire.cli.units import remove_all, systemctl, systemd_runs
 from vipwire.errors import VipwireError
-from vipwire.terminal.output import plain_errors, say, warn
+from vipwire.terminal.output import plain_errors, print_line, print_warning
 
 DEBIAN: Final = Path("/usr/lib/vipwire")
 """The folder of the Debian package."""
@@ -54,8 +54,8 @@ def uninstall(*, purge: bool, by_package: bool) -> None:
         if purge:
             for folder in DATA:
                 shutil.rmtree(folder, ignore_errors=True)
-                say(f"{folder}: removed")
-        _tell_rest(purge=purge or by_package)
+                print_line(f"{folder}: removed")
+        _print_what_stays(purge=purge or by_package)
 
 
 def _remove_rules() -> None:
@@ -63,9 +63,9 @@ def _remove_rules() -> None:
     command = [sys.executable, "-P", "-m", "vipwire", "cleanup"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:
-        warn(f"the rules stay: {(done.stderr.strip().splitlines() or ['vipwire cleanup failed'])[-1]}")
+        print_warning(f"the rules stay: {(done.stderr.strip().splitlines() or ['vipwire cleanup failed'])[-1]}")
     else:
-        say("rules: removed")
+        print_line("rules: removed")
 
 
 def _remove_runtime() -> None:
@@ -76,7 +76,7 @@ def _remove_runtime() -> None:
 def _remove_program(prefix: Path) -> None:
     listed = prefix / LISTED
     if prefix != TREE or not listed.exists():
-        warn(
+        print_warning(
             f"the program stays, because install.sh did not install it: remove {prefix}, or run pip uninstall vipwire"
         )
         return
@@ -93,14 +93,14 @@ def _remove_program(prefix: Path) -> None:
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
     shutil.rmtree(prefix)
-    say(f"{prefix}: removed")
+    print_line(f"{prefix}: removed")
 
 
-def _tell_rest(*, purge: bool) -> None:
+def _print_what_stays(*, purge: bool) -> None:
     if not purge:
         for folder in DATA:
             if folder.exists():
-                say(f"{folder}: kept; `rm -r {folder}` removes it")
+                print_line(f"{folder}: kept; `rm -r {folder}` removes it")
     values = [(name, Path("/proc/sys") / name) for name in SETTINGS]
     there = [f"{name.replace('/', '.')}={path.read_text().strip()}" for name, path in values if path.exists()]
-    say(f"kernel settings stay until the next boot: {' '.join(there)}")
+    print_line(f"kernel settings stay until the next boot: {' '.join(there)}")

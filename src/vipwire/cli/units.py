@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import VipwireError
-from vipwire.terminal.output import say, warn
+from vipwire.terminal.output import print_line, print_warning
 
 FOLDER: Final = Path("/etc/systemd/system")
 ORDER: Final = (*("vipwire", "vipwire-up", "vipwire-join", "vipwire-dns", "vipwire-ingress", "vipwire-gateway"),)
@@ -39,7 +39,7 @@ def systemctl(*words: str, patience: float | None = None) -> str:
     return done.stdout
 
 
-def written(root: Path = Path("/")) -> list[str]:
+def list_written_units(root: Path = Path("/")) -> list[str]:
     """Return the units that `vipwire install systemd` wrote, in the order of an upgrade."""
     folder = root / FOLDER.relative_to("/")
     return [name for name in ORDER[1:] if (folder / f"{name}.service").exists()]
@@ -53,21 +53,21 @@ def restart_all() -> None:
     """
     systemctl("daemon-reload")
     for name in ORDER:
-        state, _, pid = _state(name)
+        state, _, pid = _read_unit_state(name)
         if state not in ("active", "activating", "reloading"):
             continue
         try:
             if name in _HAPROXY and state == "active":
-                _replace(name, pid)
+                _restart_unit(name, pid)
             else:
                 systemctl("try-restart", name, patience=_PATIENCE)
         except VipwireError as error:
-            warn(_why_not_ready(name) or str(error))
+            print_warning(_why_not_ready(name) or str(error))
             continue
-        say(f"{name}: restarted")
+        print_line(f"{name}: restarted")
 
 
-def start(names: Sequence[str]) -> None:
+def start_units(names: Sequence[str]) -> None:
     """Enable units, and start them or restart those that run. Raise VipwireError with each failed program's error."""
     systemctl("daemon-reload")
     systemctl("enable", "--quiet", *names)
@@ -80,7 +80,7 @@ def start(names: Sequence[str]) -> None:
 def _why_not_ready(name: str) -> str:
     """Return the last line that the program of a waiting or failed unit wrote; "" if there is none."""
     found = shutil.which("journalctl")
-    if found is None or _state(name)[0] == "active":
+    if found is None or _read_unit_state(name)[0] == "active":
         return ""
     subprocess.run([found, "--sync"], capture_output=True, check=False)  # noqa: S603
     # this field, unlike --unit, leaves out systemd's own lines
@@ -93,11 +93,11 @@ def _why_not_ready(name: str) -> str:
     )
 
 
-def _replace(name: str, pid: str) -> None:
+def _restart_unit(name: str, pid: str) -> None:
     systemctl("kill", "--kill-who=main", "--signal=KILL", name)
     deadline = time.monotonic() + _PATIENCE
     while time.monotonic() < deadline:
-        state, result, now = _state(name)
+        state, result, now = _read_unit_state(name)
         if state == "active" and now not in (pid, "0"):
             return
         if state == "failed":
@@ -106,7 +106,7 @@ def _replace(name: str, pid: str) -> None:
     raise VipwireError(f"{name}: not ready after {_PATIENCE:.0f} s; systemd continues")
 
 
-def _state(name: str) -> tuple[str, str, str]:
+def _read_unit_state(name: str) -> tuple[str, str, str]:
     """Return a unit's ActiveState, Result and MainPID."""
     said = systemctl("show", "--property=ActiveState,Result,MainPID", f"{name}.service")
     found = dict(line.partition("=")[::2] for line in said.splitlines())
@@ -115,23 +115,23 @@ def _state(name: str) -> tuple[str, str, str]:
 
 def remove_all() -> None:
     """Stop and disable the units, last the proxy, and remove those that `vipwire install systemd` wrote."""
-    ours = written()
+    ours = list_written_units()
     if systemd_runs():
         for name in reversed(ORDER):
-            if _state(name)[0] in ("inactive", ""):
+            if _read_unit_state(name)[0] in ("inactive", ""):
                 continue
             systemctl("stop", name)
-            say(f"{name}: stopped")
-        for name in (*ours, *_enabled()):
+            print_line(f"{name}: stopped")
+        for name in (*ours, *_list_enabled_units()):
             systemctl("disable", "--quiet", name)
     for name in ours:
         for link in FOLDER.glob(f"*.wants/{name}.service"):
             link.unlink()
         (FOLDER / f"{name}.service").unlink()
-        say(f"{FOLDER / name}.service: removed")
+        print_line(f"{FOLDER / name}.service: removed")
 
 
-def _enabled() -> list[str]:
+def _list_enabled_units() -> list[str]:
     """Return the proxy's unit if it is there: its file comes with the installation."""
     state = systemctl("show", "--property=LoadState", "vipwire.service")
     return ["vipwire"] if state.strip() == "LoadState=loaded" else []

@@ -11,7 +11,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vipwire.config.gates import KNOWN_GATES, Gates, enabled_gates, gate_errors
+from vipwire.config.gates import KNOWN_GATES, Gates, enabled_gates, find_gate_errors
 from vipwire.config.kinds import ValueKind
 from vipwire.config.modes import DEFAULT, find_registered, mode_names
 from vipwire.config.schema import (
@@ -22,15 +22,15 @@ from vipwire.config.schema import (
     OneOf,
     Section,
     Setting,
-    cidr_or_primary,
-    host_port,
-    is_version,
-    must,
-    port_range,
-    reads,
-    rows_of,
+    check_cidr_or_primary,
+    check_host_port,
+    check_range,
+    check_readable,
+    check_value,
+    check_version,
+    list_settings,
+    parse_port_range,
     setting,
-    within,
 )
 from vipwire.config.sections import (
     EBPF,
@@ -110,7 +110,7 @@ class Config(Section, frozen=True):
         "", group=Group.FILE, in_file=False, path_of_file=True, own=True)
     feature_gates: Gates = setting(
         "feature-gates", f"Feature gates, as Name=true,Other=false. Known: {', '.join(sorted(KNOWN_GATES))}. "
-        "Other gates cause a warning and have no effect.", (), group=Group.FILE, check=gate_errors,
+        "Other gates cause a warning and have no effect.", (), group=Group.FILE, check=find_gate_errors,
         read_as=ValueKind.GATES, applied=_LIVE)
     mode: str = setting(
         "proxy-mode", f"One of {', '.join(mode_names())}; empty means {DEFAULT}.", "", group=Group.MODE,
@@ -126,7 +126,9 @@ class Config(Section, frozen=True):
     port_range: str = setting(
         "proxy-port-range", "Ports to listen on, as begin-end (both inclusive); empty means any. Unused in other "
         "modes.", "", group=Group.USERSPACE,
-        check=must(lambda text: port_range(text) is not None, "must be a port range such as 30000-32767, or empty"),
+        check=check_value(
+            lambda text: parse_port_range(text) is not None, "must be a port range such as 30000-32767, or empty"
+        ),
         mode="userspace")
     udp_idle_timeout: float = setting(
         "udp-timeout", "Timeout of idle UDP flows. Must be greater than 0. Unused in other modes.", 0.25,
@@ -140,11 +142,11 @@ class Config(Section, frozen=True):
         "bind-address", "The Node's primary IP address, if it is not the one in the Node object. vipwire binds "
         "nothing to it. An IPv6 address makes IPv6 the primary family.",
         "0.0.0.0", group=Group.TRAFFIC,  # noqa: S104  # kube-proxy's default
-        check=must(lambda text: reads(parse_address, text), "must be an IP address"), applied=_LIVE)
+        check=check_value(lambda text: check_readable(parse_address, text), "must be an IP address"), applied=_LIVE)
     node_port_addresses: tuple[str, ...] = setting(
         "nodeport-addresses", "Comma-separated CIDRs: NodePorts answer at the node's addresses in them. Or the word "
         "primary. Empty means all addresses; in nftables mode, primary.", (), group=Group.TRAFFIC,
-        check=cidr_or_primary, applied=_LIVE)
+        check=check_cidr_or_primary, applied=_LIVE)
     detect_local_mode: str = setting(
         "detect-local-mode", "Method to recognise traffic of this node's Pods: ClusterCIDR, NodeCIDR, "
         "BridgeInterface or InterfaceNamePrefix; empty means ClusterCIDR.", "", group=Group.TRAFFIC,
@@ -159,14 +161,14 @@ class Config(Section, frozen=True):
     conntrack: Conntrack = setting(default=Conntrack(), group=Group.CONNTRACK)
     healthz_bind_address: str = setting(
         "healthz-bind-address", "IP and port of /healthz, /livez and /readyz; empty disables them.",
-        f"0.0.0.0:{HEALTHZ_PORT}", group=Group.SERVERS, check=host_port, applied=_LIVE)
+        f"0.0.0.0:{HEALTHZ_PORT}", group=Group.SERVERS, check=check_host_port, applied=_LIVE)
     metrics_bind_address: str = setting(
         "metrics-bind-address", "IP and port of /metrics, /proxyMode, /configz; empty disables them.",
-        f"127.0.0.1:{METRICS_PORT}", group=Group.SERVERS, check=host_port, applied=_LIVE)
+        f"127.0.0.1:{METRICS_PORT}", group=Group.SERVERS, check=check_host_port, applied=_LIVE)
     view_bind_address: str = setting(
         "view-bind-address", "IP and port of the page of `vipwire view`, such as 127.0.0.1:10247; empty serves none. "
         "At an address other than loopback, browsers need the token in the file view-token of --state-dir.", "",
-        group=Group.SERVERS, check=host_port, in_file=False, own=True)
+        group=Group.SERVERS, check=check_host_port, in_file=False, own=True)
     bind_address_hard_fail: bool = setting(
         "bind-address-hard-fail", "Exit if one of these ports cannot be bound, instead of trying again every 5 s.",
         group=Group.SERVERS, applied=_LIVE)
@@ -176,7 +178,7 @@ class Config(Section, frozen=True):
     counters: Counters = setting(default=Counters(), group=Group.SERVERS, written=False)
     show_hidden_metrics_for_version: str = setting(
         "show-hidden-metrics-for-version", "Accepted as <major>.<minor>; vipwire hides no metrics.", "",
-        group=Group.SERVERS, check=is_version, applied=_NEVER)
+        group=Group.SERVERS, check=check_version, applied=_NEVER)
     cleanup: bool = setting(
         "cleanup", "Remove all rules of vipwire, and exit; the same as `vipwire cleanup`.", group=Group.PROCESS,
         in_file=False, own=True)
@@ -196,7 +198,7 @@ class Config(Section, frozen=True):
         group=Group.PROCESS, in_file=False, own=True)
     oom_score_adj: int = setting(
         "oom-score-adj", "The oom-score-adj of this process, -1000 to 1000.", -999, group=Group.PROCESS,
-        check=within(-1000, 1000), pointer=True, applied=_LIVE)
+        check=check_range(-1000, 1000), pointer=True, applied=_LIVE)
     logging: Logging = setting(default=Logging(), group=Group.LOGGING)
     windows_run_as_service: bool = setting(applied=_NEVER)
     # fmt: on
@@ -261,7 +263,7 @@ class Config(Section, frozen=True):
         return replace(self.nftables, **chosen)
 
 
-ROWS: Final[dict[str, Setting]] = {row.path: row for row in rows_of(Config)}
+ROWS: Final[dict[str, Setting]] = {row.path: row for row in list_settings(Config)}
 """Every field that is no section, by its path in the file, or by its attribute if no file has it."""
 
 
@@ -270,7 +272,7 @@ def split_cidrs(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",")) if text.strip() else ()
 
 
-def complete(config: Config) -> Config:
+def fill_dependent_fields(config: Config) -> Config:
     """Derive fields from others, as kube-proxy does after reading its file.
 
     The two servers bind to IPv6 by default if `bindAddress` is an IPv6 address; an address without a port takes the
@@ -284,14 +286,14 @@ def complete(config: Config) -> Config:
         metrics = f"[::1]:{METRICS_PORT}"
     return replace(
         config,
-        healthz_bind_address=with_port(healthz, HEALTHZ_PORT),
-        metrics_bind_address=with_port(metrics, METRICS_PORT),
-        view_bind_address=with_port(config.view_bind_address, VIEW_PORT),
+        healthz_bind_address=append_port(healthz, HEALTHZ_PORT),
+        metrics_bind_address=append_port(metrics, METRICS_PORT),
+        view_bind_address=append_port(config.view_bind_address, VIEW_PORT),
         hostname_override=config.hostname_override.strip().lower(),
     )
 
 
-def with_port(address: str, port: int) -> str:
+def append_port(address: str, port: int) -> str:
     """Append a port to a bare IP address; leave all other text to validation."""
     try:
         parsed = parse_address(address)

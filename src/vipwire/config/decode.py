@@ -13,7 +13,7 @@ from vipwire.config.kinds import ModuleVerbosity, ValueKind, check_int32, parse_
 from vipwire.config.schema import Section, Setting
 from vipwire.config.yaml_values import read_documents
 from vipwire.errors import ConfigError, DecodeError
-from vipwire.model.text import nearest
+from vipwire.model.text import find_nearest
 
 _MOST_ALIASED: Final = 10_000
 _QUANTITY: Final = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]+)?")
@@ -70,12 +70,12 @@ class Decoder:
             if name in known and value is not None:
                 self._field(known[name], value, at, found)
             elif name not in known and name not in ignore:
-                self.warnings.append(self._locate_message(at, f"unknown field, ignored{_suggestion(name, known)}"))
+                self.warnings.append(self._locate_message(at, f"unknown field, ignored{_suggest_name(name, known)}"))
         return replace(section, **found)
 
     def _field(self, row: Setting, value: Any, path: str, found: dict[str, Any]) -> None:
         try:
-            decoded = _value(row.kind, value, path)
+            decoded = _decode_value(row.kind, value, path)
         except _InvalidValueError as error:
             self.errors.append(self._locate_message(error.path, str(error)))
             return
@@ -92,7 +92,7 @@ class Decoder:
         return f"{self.file}:{self._lines.get(at, 1)}: {path}: {text}"
 
 
-def _value(kind: ValueKind, value: Any, path: str) -> Any:
+def _decode_value(kind: ValueKind, value: Any, path: str) -> Any:
     """Convert a value of the file to the configuration's type. Raise _InvalidValueError."""
     text = str(value).lower() if isinstance(value, bool) else str(value)
     number = kind is ValueKind.DURATION and isinstance(value, int) and value != 0
@@ -104,12 +104,14 @@ def _value(kind: ValueKind, value: Any, path: str) -> Any:
     decoded = value
     match kind:
         case ValueKind.STRINGS:
-            decoded = tuple(_value(ValueKind.STRING, item, f"{path}[{index}]") for index, item in enumerate(value))
+            decoded = tuple(
+                _decode_value(ValueKind.STRING, item, f"{path}[{index}]") for index, item in enumerate(value)
+            )
         case ValueKind.GATES:
-            gates = ((name, _value(ValueKind.BOOL, on, f"{path}.{name}")) for name, on in value.items())
+            gates = ((name, _decode_value(ValueKind.BOOL, on, f"{path}.{name}")) for name, on in value.items())
             decoded = tuple(sorted(gates))
         case ValueKind.VMODULE:
-            decoded = tuple(_module_verbosity(item, f"{path}[{index}]") for index, item in enumerate(value))
+            decoded = tuple(_decode_module_verbosity(item, f"{path}[{index}]") for index, item in enumerate(value))
         case ValueKind.FLOAT:
             decoded = float(value)
         case ValueKind.QUANTITY:
@@ -122,17 +124,17 @@ def _value(kind: ValueKind, value: Any, path: str) -> Any:
     return decoded
 
 
-def _module_verbosity(item: Any, path: str) -> ModuleVerbosity:
-    found = _value(ValueKind.SECTION, item, path)
+def _decode_module_verbosity(item: Any, path: str) -> ModuleVerbosity:
+    found = _decode_value(ValueKind.SECTION, item, path)
     if found.keys() != {"filePattern", "verbosity"}:
         raise _InvalidValueError(path, f"must be {ValueKind.VMODULE.allowed}, not a list or a mapping")
     return ModuleVerbosity(
-        _value(ValueKind.STRING, found["filePattern"], f"{path}.filePattern"),
-        _value(ValueKind.INT, found["verbosity"], f"{path}.verbosity"),
+        _decode_value(ValueKind.STRING, found["filePattern"], f"{path}.filePattern"),
+        _decode_value(ValueKind.INT, found["verbosity"], f"{path}.verbosity"),
     )
 
 
-def _suggestion(name: str, known: dict[str, Any]) -> str:
+def _suggest_name(name: str, known: dict[str, Any]) -> str:
     lowered = {other.lower(): other for other in known}
-    near = nearest(name.lower(), lowered)
+    near = find_nearest(name.lower(), lowered)
     return f" (did you mean {lowered[near]}?)" if near else ""

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from vipwire.config.configuration import API_VERSION, KIND, Config, complete
+from vipwire.config.configuration import API_VERSION, KIND, Config, fill_dependent_fields
 from vipwire.config.kinds import ValueKind
 from vipwire.config.schema import Section
 from vipwire.errors import ConfigError
@@ -46,7 +46,7 @@ def read_config(text: str, file: str = "<config>") -> Loaded:
     if decoder.errors:
         raise ConfigError("\n".join(decoder.errors))
     config = replace(config, config_file=file, explicit=frozenset(decoder.explicit))
-    return Loaded(complete(config), tuple(dict.fromkeys(decoder.warnings)))
+    return Loaded(fill_dependent_fields(config), tuple(dict.fromkeys(decoder.warnings)))
 
 
 def _check_type(file: str, document: dict[str, Any]) -> None:
@@ -62,7 +62,7 @@ def _check_type(file: str, document: dict[str, Any]) -> None:
 
 def config_document(config: Config) -> dict[str, Any]:
     """Return the configuration as the mapping of kube-proxy's file, with apiVersion and kind first."""
-    return {"apiVersion": API_VERSION, "kind": KIND, **_section(config)}
+    return {"apiVersion": API_VERSION, "kind": KIND, **_build_section_document(config)}
 
 
 def dump_config(config: Config) -> str:
@@ -72,10 +72,10 @@ def dump_config(config: Config) -> str:
     return yaml.safe_dump(config_document(config), sort_keys=True, default_flow_style=False, width=1000)
 
 
-def _section(section: Section) -> dict[str, Any]:
+def _build_section_document(section: Section) -> dict[str, Any]:
     values = ((row, getattr(section, name)) for name, row in type(section).settings.items() if row.in_file)
     return {
-        row.path: _section(value) if row.kind is ValueKind.SECTION else row.kind.plain(value)
+        row.path: _build_section_document(value) if row.kind is ValueKind.SECTION else row.kind.plain(value)
         for row, value in values
         if row.written or value != row.default
     }

@@ -15,14 +15,14 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT, ROWS, Config, complete, with_port
+from vipwire.config.configuration import HEALTHZ_PORT, METRICS_PORT, ROWS, Config, append_port, fill_dependent_fields
 from vipwire.config.file import Loaded, load_config
-from vipwire.config.gates import gate_notes
+from vipwire.config.gates import find_gate_notes
 from vipwire.config.kinds import ValueKind
 from vipwire.config.schema import Group, Setting, replace_at
 from vipwire.config.validation import validate
 from vipwire.errors import ConfigError
-from vipwire.model.text import nearest
+from vipwire.model.text import find_nearest
 
 _WINDOWS: Final = "only has a meaning on Windows"
 _KLOG: Final = "Kubernetes 1.26 moved log files and streams to the container runtime"
@@ -30,7 +30,7 @@ _CLOUD: Final = "vipwire uses no credentials of a cloud"
 _NUMBER, _SWITCH, _TEXT = 0, False, ""
 
 
-def _port(server: str, port: int) -> Setting:
+def _build_port_setting(server: str, port: int) -> Setting:
     text = f"Deprecated: the port of --{server}-bind-address; 0 disables the server."
     warning = f"is deprecated: use --{server}-bind-address"
     return Setting(f"{server}-port", text, port, group=Group.SERVERS, warning=warning)
@@ -41,8 +41,8 @@ def _old_flag(name: str, default: object, why: str) -> Setting:
 
 
 _LONE: Final[tuple[Setting, ...]] = (
-    _port("healthz", HEALTHZ_PORT),
-    _port("metrics", METRICS_PORT),
+    _build_port_setting("healthz", HEALTHZ_PORT),
+    _build_port_setting("metrics", METRICS_PORT),
     Setting("help", "Show this text, and exit.", group=Group.PROCESS, short="h", beside_file=True),
     Setting("version", "Show the version, and exit.", group=Group.PROCESS, beside_file=True),
     replace(
@@ -75,7 +75,7 @@ _LONE: Final[tuple[Setting, ...]] = (
 )
 
 
-def _collect() -> Iterator[Setting]:
+def _collect_settings() -> Iterator[Setting]:
     """Yield the flags in the order of `--help`. If several fields have a flag, yields the last one's row."""
     rows = [row for row in (*ROWS.values(), *_LONE) if row.name]
     paths: dict[str, tuple[str, ...]] = {}
@@ -87,7 +87,7 @@ def _collect() -> Iterator[Setting]:
         yield replace(row, paths=paths[row.name])
 
 
-FLAGS: Final[dict[str, Setting]] = {row.name: row for row in _collect()}
+FLAGS: Final[dict[str, Setting]] = {row.name: row for row in _collect_settings()}
 REMOVED: Final = {"userspace-workers": "one process relays the connections of an IP family; leave the flag out"}
 """Flags of earlier versions, and their replacement."""
 SHORT: Final[dict[str, Setting]] = {flag.short: flag for flag in FLAGS.values() if flag.short}
@@ -108,12 +108,12 @@ ENVIRONMENT: Final = "VIPWIRE_FLAGS"
 def parse_flags(arguments: Sequence[str]) -> Given:
     """Parse a command line. Raise ConfigError, one line, with the flag and its allowed values."""
     values: dict[str, Any] = {}
-    for flag, text in _split(arguments):
+    for flag, text in _split_arguments(arguments):
         try:
             value = _read_value(flag, text)
         except ValueError as error:
             raise ConfigError(f"invalid argument {text!r} for --{flag.name}: {error}") from None
-        values[flag.name] = _combine(flag, values.get(flag.name), value)
+        values[flag.name] = _combine_values(flag, values.get(flag.name), value)
     return values
 
 
@@ -129,12 +129,12 @@ def environment_flags() -> Given:
         raise ConfigError(f"{ENVIRONMENT}: {error}") from None
 
 
-def _split(arguments: Sequence[str]) -> Iterator[tuple[Setting, str]]:
+def _split_arguments(arguments: Sequence[str]) -> Iterator[tuple[Setting, str]]:
     rest = iter(arguments)
     for argument in rest:
         if not argument.startswith("-") or argument in ("-", "--"):
             raise ConfigError(f"vipwire proxy takes no arguments besides flags, got {argument!r}")
-        flag, text = _find(argument)
+        flag, text = _find_flag(argument)
         if text is None and flag.kind is ValueKind.BOOL:
             text = "true"
         if text is None:
@@ -144,7 +144,7 @@ def _split(arguments: Sequence[str]) -> Iterator[tuple[Setting, str]]:
         yield flag, text
 
 
-def _find(argument: str) -> tuple[Setting, str | None]:
+def _find_flag(argument: str) -> tuple[Setting, str | None]:
     if not argument.startswith("--"):
         flag = SHORT.get(argument[1])
         if flag is None:
@@ -155,7 +155,7 @@ def _find(argument: str) -> tuple[Setting, str | None]:
     if flag is None and (instead := REMOVED.get(name.replace("_", "-"))):
         raise ConfigError(f"--{name} was removed: {instead}")
     if flag is None:
-        near = nearest(name.replace("_", "-"), FLAGS)
+        near = find_nearest(name.replace("_", "-"), FLAGS)
         raise ConfigError(f"unknown flag: --{name}" + (f" (did you mean --{near}?)" if near else ""))
     return flag, text if equals else None
 
@@ -166,7 +166,7 @@ def _read_value(flag: Setting, text: str) -> Any:
     return True if (flag.name, text) == ("version", "raw") else flag.kind.read(text)
 
 
-def _combine(flag: Setting, before: Any, value: Any) -> Any:
+def _combine_values(flag: Setting, before: Any, value: Any) -> Any:
     if before is None:
         return value
     if flag.kind is ValueKind.GATES:
@@ -189,12 +189,12 @@ def build_config(given: Given) -> Loaded:
         given = {name: value for name, value in given.items() if FLAGS[name].with_config}
     else:
         config = Config()
-    config = complete(_apply_port_flags(_apply(config, given), given))
+    config = fill_dependent_fields(_apply_port_flags(_apply_flags(config, given), given))
     _raise_invalid(config)
-    return Loaded(config, (*warnings, *_notes(config)))
+    return Loaded(config, (*warnings, *_collect_notes(config)))
 
 
-def _apply(config: Config, given: Given) -> Config:
+def _apply_flags(config: Config, given: Given) -> Config:
     for name, value in given.items():
         for path in FLAGS[name].paths:
             chosen = value + config.logging.vmodule if path == "logging.vmodule" else value
@@ -214,11 +214,11 @@ def _apply_port_flags(config: Config, given: Given) -> Config:
         if port is None:
             continue
         if path not in config.explicit:
-            config = complete(config)
+            config = fill_dependent_fields(config)
         address = getattr(config, field)
         if path not in config.explicit:
             address = address.removesuffix(f":{standard}").strip("[]")
-        changed: Any = with_port(address, port) if port else ""
+        changed: Any = append_port(address, port) if port else ""
         config = replace(config, explicit=config.explicit | {path}, **{field: changed})
     return config
 
@@ -233,7 +233,7 @@ def _raise_invalid(config: Config) -> None:
         raise ConfigError("\n".join(lines))
 
 
-def _notes(config: Config) -> Iterator[str]:
+def _collect_notes(config: Config) -> Iterator[str]:
     if not config.allowed_node_port_addresses:
         yield "nodePortAddresses is unset: NodePorts answer on all local addresses; consider 'primary'"
     if config.config_file and not config.mode:
@@ -241,7 +241,7 @@ def _notes(config: Config) -> Iterator[str]:
     for path, row in ROWS.items():
         if path in config.explicit and row.mode not in ("", config.proxy_mode):
             yield f"{path if config.config_file else FLAG_OF_PATH[path]} only has a meaning in {row.mode} mode"
-    yield from gate_notes(config.feature_gates)
+    yield from find_gate_notes(config.feature_gates)
     if any(path.startswith("winkernel.") for path in config.explicit):
         yield "winkernel only has a meaning on Windows"
 
@@ -252,7 +252,7 @@ def explicit_flags(config: Config) -> tuple[str, ...]:
         f"--{flag.name}={text}"
         for flag in FLAGS.values()
         if flag.group is not Group.OLD and not flag.own and (path := _chosen_path(flag, config))
-        for text in _texts(flag, ROWS[path].value(config))
+        for text in _format_values(flag, ROWS[path].value(config))
     )
 
 
@@ -262,7 +262,7 @@ def _chosen_path(flag: Setting, config: Config) -> str:
     return next((path for path in chosen if path.startswith(config.proxy_mode)), chosen[-1] if chosen else "")
 
 
-def _texts(flag: Setting, value: Any) -> Iterator[str]:
+def _format_values(flag: Setting, value: Any) -> Iterator[str]:
     for text in value if flag.repeats else (flag.kind.text(value),):
         yield os.path.abspath(text) if flag.path_of_file and text else text  # noqa: PTH100 - no file is touched
 

@@ -9,7 +9,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
-from vipwire.model.text import nearest
+from vipwire.model.text import find_nearest
 
 Gates = tuple[tuple[str, bool], ...]
 """The operator's feature gates: (name, value), sorted by name."""
@@ -75,7 +75,7 @@ def parse_gates(text: str) -> Gates:
     return tuple(sorted(gates.items()))
 
 
-def gate_errors(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
+def find_gate_errors(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     """List the errors: unknown gates, and locked ones set to the other value."""
     errors = []
     for name, value in gates:
@@ -90,10 +90,10 @@ def gate_errors(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
 
 def _security_gate_like(name: str) -> str:
     lowered = {gate.lower(): gate for gate in SECURITY_GATES}
-    return lowered.get(nearest(name.lower(), lowered, 0.8), "")
+    return lowered.get(find_nearest(name.lower(), lowered, 0.8), "")
 
 
-def gate_notes(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
+def find_gate_notes(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     """List the gates in the configuration that have no effect."""
     foreign = [name for name, _ in gates if name not in KNOWN_GATES]
     return (f"feature gates without effect in vipwire: {', '.join(foreign)}",) if foreign else ()

@@ -55,16 +55,16 @@ def format_duration(seconds: float) -> str:
         return "0s"
     for unit, next_unit in (("ns", 1_000), ("µs", 1_000_000), ("ms", 1_000_000_000)):
         if nanoseconds < next_unit:
-            return f"{sign}{_decimal(nanoseconds, _NANOSECONDS[unit])}{unit}"
+            return f"{sign}{_format_decimal(nanoseconds, _NANOSECONDS[unit])}{unit}"
     hours, rest = divmod(nanoseconds, _NANOSECONDS["h"])
     minutes, rest = divmod(rest, _NANOSECONDS["m"])
-    text = f"{_decimal(rest, _NANOSECONDS['s'])}s"
+    text = f"{_format_decimal(rest, _NANOSECONDS['s'])}s"
     if hours or minutes:
         text = f"{minutes}m{text}"
     return f"{sign}{hours}h{text}" if hours else f"{sign}{text}"
 
 
-def _decimal(nanoseconds: int, unit: int) -> str:
+def _format_decimal(nanoseconds: int, unit: int) -> str:
     whole, rest = divmod(nanoseconds, unit)
     if not rest:
         return str(whole)
@@ -112,7 +112,7 @@ def _read_vmodule(text: str) -> tuple[ModuleVerbosity, ...]:
     return tuple(items)
 
 
-def _lower(value: object) -> str:
+def _lower_case(value: object) -> str:
     return str(value).lower()
 
 
@@ -128,7 +128,7 @@ class ValueKind(enum.Enum):
     """
 
     STRING = ("a string", "string", str)
-    BOOL = ("true or false", "", parse_bool, _lower)
+    BOOL = ("true or false", "", parse_bool, _lower_case)
     INT = ("a whole number", "int", _read_int)
     FLOAT = ("a number", "number", float, "{:g}".format, lambda value: int(value) if value.is_integer() else value)
     DURATION = (
@@ -143,7 +143,7 @@ class ValueKind(enum.Enum):
         "a mapping of feature gates to true or false",
         "Name=bool,...",
         parse_gates,
-        lambda value: ",".join(f"{name}={_lower(on)}" for name, on in value),
+        lambda value: ",".join(f"{name}={_lower_case(on)}" for name, on in value),
         dict,
     )
     QUANTITY = ("a quantity such as 0, 512, 64Ki or 1M", "quantity", str)

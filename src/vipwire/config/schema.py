@@ -25,13 +25,13 @@ PRIMARY: Final = "primary"
 """The word in `nodePortAddresses` for the Node's own primary addresses."""
 
 
-def must(allowed: Callable[[Any], bool], message: str) -> Check:
+def check_value(allowed: Callable[[Any], bool], message: str) -> Check:
     """Make a check that yields `message` if a value is not allowed."""
     return lambda value: () if allowed(value) else (message,)
 
 
-def within(least: int, most: int) -> Check:
-    return must(lambda value: least <= value <= most, f"must be within the range [{least}, {most}]")
+def check_range(least: int, most: int) -> Check:
+    return check_value(lambda value: least <= value <= most, f"must be within the range [{least}, {most}]")
 
 
 class OneOf(Value, frozen=True):
@@ -47,7 +47,7 @@ class OneOf(Value, frozen=True):
             yield self.message.format(", ".join(allowed))
 
 
-def reads(read: Callable[[str], object], text: str) -> bool:
+def check_readable(read: Callable[[str], object], text: str) -> bool:
     """Report whether `read` accepts a text without a ValueError."""
     try:
         read(text)
@@ -56,16 +56,16 @@ def reads(read: Callable[[str], object], text: str) -> bool:
     return True
 
 
-def cidr(text: str) -> Iterator[str]:
-    if not reads(Prefix.parse, text):
+def check_cidr(text: str) -> Iterator[str]:
+    if not check_readable(Prefix.parse, text):
         yield "must be a valid CIDR such as 10.0.0.0/8 or fd00::/64"
 
 
-def cidr_or_primary(text: str) -> Iterable[str]:
-    return () if text == PRIMARY else cidr(text)
+def check_cidr_or_primary(text: str) -> Iterable[str]:
+    return () if text == PRIMARY else check_cidr(text)
 
 
-def host_port(text: str) -> Iterator[str]:
+def check_host_port(text: str) -> Iterator[str]:
     """Check the address of a server; empty disables the server."""
     match = re.fullmatch(r"\[(?P<v6>[^\]]*)\]:(?P<port6>.*)|(?P<v4>[^:]*):(?P<port4>[^:]*)", text)
     if text and match is None:
@@ -73,13 +73,13 @@ def host_port(text: str) -> Iterator[str]:
     if not text or match is None:
         return
     host, port = match["v6"] or match["v4"] or "", match["port6"] or match["port4"] or ""
-    if not reads(parse_address, host):
+    if not check_readable(parse_address, host):
         yield f"{host!r} must be a valid IP"
     if port_number(port) is None:
         yield f"{port!r} must be a valid port, 1 to 65535"
 
 
-def port_range(text: str) -> range | None:
+def parse_port_range(text: str) -> range | None:
     """Parse `begin-end` (both inclusive), `begin+size` or one port; empty and `0-0` give an empty range: any port.
 
     None for other text. Source: apimachinery's ParsePortRange.
@@ -95,13 +95,13 @@ def port_range(text: str) -> range | None:
     return range(first, last + 1) if last else range(0)
 
 
-def is_version(text: str) -> Iterator[str]:
+def check_version(text: str) -> Iterator[str]:
     if text and not re.fullmatch(r"\d+\.\d+", text):
         yield "must be omitted or be <major>.<minor>"
 
 
-AT_LEAST_0: Final = must(lambda value: value >= 0, "must be greater than or equal to 0")
-ABOVE_0: Final = must(lambda value: value > 0, "must be greater than 0")
+AT_LEAST_0: Final = check_value(lambda value: value >= 0, "must be greater than or equal to 0")
+ABOVE_0: Final = check_value(lambda value: value > 0, "must be greater than 0")
 
 
 class Applied(enum.Enum):
@@ -243,12 +243,12 @@ class Section(Value, frozen=True, rename="camel", metaclass=_SectionMeta):
 _S = TypeVar("_S", bound=Section)
 
 
-def rows_of(kind: type[Section], above: Setting | None = None) -> Iterator[Setting]:
+def list_settings(kind: type[Section], above: Setting | None = None) -> Iterator[Setting]:
     """Yield every row below a section, without the sections themselves, with its path from there."""
     for row in kind.settings.values():
         found = row if above is None else _place_below(above, row)
         if row.kind is ValueKind.SECTION:
-            yield from rows_of(type(row.default), found)
+            yield from list_settings(type(row.default), found)
         else:
             yield found
 

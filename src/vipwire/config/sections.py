@@ -7,7 +7,17 @@ order of `--help`.
 import enum
 
 from vipwire.config.kinds import ModuleVerbosity, ValueKind
-from vipwire.config.schema import ABOVE_0, AT_LEAST_0, Applied, OneOf, Section, cidr, must, setting, within
+from vipwire.config.schema import (
+    ABOVE_0,
+    AT_LEAST_0,
+    Applied,
+    OneOf,
+    Section,
+    check_cidr,
+    check_range,
+    check_value,
+    setting,
+)
 
 _LIVE, _NEVER = Applied.LIVE, Applied.NEVER
 
@@ -27,7 +37,7 @@ class ClientConnection(Section, frozen=True):
     qps: float = setting("kube-api-qps", "Requests to the API server per second.", 5.0, read_as=ValueKind.FLOAT)
     burst: int = setting(
         "kube-api-burst", "Burst of requests to the API server above --kube-api-qps.", 10,
-        check=must(lambda value: value >= 0, "must be non-negative"))
+        check=check_value(lambda value: value >= 0, "must be non-negative"))
 
 
 class LogOutput(Section, frozen=True):
@@ -51,7 +61,7 @@ class Logging(Section, frozen=True):
     """The level and format of the log (`logging`)."""
 
     verbosity: int = setting(
-        "v", "Verbosity of the log, from 0 to 10.", 0, check=within(0, 2**31 - 1), short="v", applied=_LIVE,
+        "v", "Verbosity of the log, from 0 to 10.", 0, check=check_range(0, 2**31 - 1), short="v", applied=_LIVE,
         beside_file=True)
     vmodule: tuple[ModuleVerbosity, ...] = setting(
         "vmodule", "Verbosity for single source files, as file=N,other*=M.", (), read_as=ValueKind.VMODULE,
@@ -61,7 +71,7 @@ class Logging(Section, frozen=True):
         check=OneOf(lambda: ("text", "json"), "must be text or json"), applied=_LIVE, beside_file=True)
     flush_frequency: float = setting(
         "log-flush-frequency", "Accepted; vipwire writes each line at once.", 5.0,
-        check=must(lambda value: value >= 0, "must not be negative"), applied=_NEVER, beside_file=True)
+        check=check_value(lambda value: value >= 0, "must not be negative"), applied=_NEVER, beside_file=True)
     options: LogOptions = setting(default=LogOptions())
 
 
@@ -77,7 +87,7 @@ class Masquerading(Section, frozen=True):
         "change at once, which is the default of nftables mode.", 0.0, check=AT_LEAST_0, applied=_LIVE)
     masquerade_bit: int = setting(
         "iptables-masquerade-bit", "Bit of the packet mark (0 to 31) that marks packets for source NAT.", 14,
-        check=within(0, 31), pointer=True, applied=_LIVE)
+        check=check_range(0, 31), pointer=True, applied=_LIVE)
     masquerade_all: bool = setting("masquerade-all", "Apply source NAT to all traffic to ClusterIPs.", applied=_LIVE)
 
 
@@ -108,7 +118,7 @@ class IPVS(Section, frozen=True):
         "ipvs-min-sync-period", "As --iptables-min-sync-period, for ipvs mode.", 0.0, check=AT_LEAST_0, applied=_LIVE)
     exclude_cidrs: tuple[str, ...] = setting(
         "ipvs-exclude-cidrs", "Comma-separated CIDRs: vipwire leaves virtual servers with these addresses alone.", (),
-        check=cidr, file_name="excludeCIDRs")
+        check=check_cidr, file_name="excludeCIDRs")
     strict_arp: bool = setting(
         "ipvs-strict-arp", "Set arp_ignore to 1 and arp_announce to 2: the node then does not answer ARP for VIPs.",
         file_name="strictARP")

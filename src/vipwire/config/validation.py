@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 from vipwire.config.configuration import KIND, ROWS, Config, LocalMode, split_cidrs
 from vipwire.config.kinds import ValueKind, format_duration
 from vipwire.config.modes import find_registered, mode_names
-from vipwire.config.schema import PRIMARY, Setting, cidr
+from vipwire.config.schema import PRIMARY, Setting, check_cidr
 from vipwire.model.net import Prefix
 
 _OF_MODES: Final = ("iptables", "nftables", "ipvs")
@@ -32,37 +32,42 @@ class FieldError(NamedTuple):
 
 def validate(config: Config) -> tuple[FieldError, ...]:
     """Check every rule; empty if valid."""
-    sections = _sections_that_count(config)
-    errors = [error for row in ROWS.values() if _counts(row, sections) for error in _check(row, row.value(config))]
+    sections = _list_relevant_sections(config)
+    errors = [
+        error
+        for row in ROWS.values()
+        if _is_relevant(row, sections)
+        for error in _check_setting(row, row.value(config))
+    ]
     for section in sections:
-        errors += _periods(section, getattr(config, section))
+        errors += _check_periods(section, getattr(config, section))
     if "nftables" in sections:
         errors += _check_offloading(config)
-    for rule in (_host_name, _node_ports, _detect_local, _vmodule):
+    for rule in (_check_host_name, _check_node_ports, _check_detect_local, _check_vmodule):
         errors += rule(config)
     return tuple(errors)
 
 
-def _sections_that_count(config: Config) -> tuple[str, ...]:
+def _list_relevant_sections(config: Config) -> tuple[str, ...]:
     """Return the sections of the selected mode; a blank mode reads `iptables`, too."""
     selected = find_registered(config.proxy_mode).settings.periods if config.proxy_mode in mode_names() else ""
     return tuple(name for name in _OF_MODES if name == selected or (name == "iptables" and not config.mode))
 
 
-def _counts(row: Setting, sections: tuple[str, ...]) -> bool:
+def _is_relevant(row: Setting, sections: tuple[str, ...]) -> bool:
     section = row.path.partition(".")[0]
     # ipvs mode masquerades by the bit of `iptables`, too.
     return section in sections or section not in _OF_MODES or row.path == "iptables.masqueradeBit"
 
 
-def _check(row: Setting, value: Any) -> Iterator[FieldError]:
+def _check_setting(row: Setting, value: Any) -> Iterator[FieldError]:
     items = ((f"{row.path}[{i}]", item) for i, item in enumerate(value)) if row.kind is ValueKind.STRINGS else None
     for path, each in items or ((row.path, value),):
         for message in row.check(each) if row.check else ():
             yield FieldError(path, each if isinstance(each, int | str) else row.kind.text(each), message)
 
 
-def _periods(section: str, periods: Any) -> Iterator[FieldError]:
+def _check_periods(section: str, periods: Any) -> Iterator[FieldError]:
     if periods.min_sync_period > periods.sync_period > 0:
         least = format_duration(periods.min_sync_period)
         message = f"must be greater than or equal to {section}.minSyncPeriod, which is {least}"
@@ -76,30 +81,30 @@ def _check_offloading(config: Config) -> Iterator[FieldError]:
         yield FieldError("nftables.offloadPacketThreshold", packets, message)
 
 
-def _host_name(config: Config) -> Iterator[FieldError]:
+def _check_host_name(config: Config) -> Iterator[FieldError]:
     if "hostnameOverride" in config.explicit and not config.hostname_override:
         yield FieldError("hostnameOverride", "", "must not consist of blanks only")
 
 
-def _node_ports(config: Config) -> Iterator[FieldError]:
+def _check_node_ports(config: Config) -> Iterator[FieldError]:
     for index, text in enumerate(config.node_port_addresses):
         if text == PRIMARY and len(config.node_port_addresses) > 1:
             yield FieldError(f"nodePortAddresses[{index}]", text, "cannot be used together with CIDRs or twice")
 
 
-def _detect_local(config: Config) -> Iterator[FieldError]:
+def _check_detect_local(config: Config) -> Iterator[FieldError]:
     mode, names = config.detect_local_mode, config.detect_local
     if mode == LocalMode.BRIDGE_INTERFACE.value and not names.bridge_interface:
         yield FieldError("detectLocal.bridgeInterface", "", f"must not be empty with detectLocalMode {mode}")
     elif mode == LocalMode.INTERFACE_NAME_PREFIX.value and not names.interface_name_prefix:
         yield FieldError("detectLocal.interfaceNamePrefix", "", f"must not be empty with detectLocalMode {mode}")
     elif mode in (LocalMode.CLUSTER_CIDR.value, ""):
-        yield from _cluster_cidr(config.cluster_cidr)
+        yield from _check_cluster_cidr(config.cluster_cidr)
 
 
-def _cluster_cidr(text: str) -> Iterator[FieldError]:
+def _check_cluster_cidr(text: str) -> Iterator[FieldError]:
     parts = split_cidrs(text)
-    errors = [FieldError("clusterCIDR", part, message) for part in parts for message in cidr(part)]
+    errors = [FieldError("clusterCIDR", part, message) for part in parts for message in check_cidr(part)]
     yield from errors
     pair = "must be a single CIDR or a dual-stack pair of CIDRs (such as 10.100.0.0/16,fde4:8dba:82e1::/48)"
     one_family = not errors and len(parts) == 2 and len({Prefix.parse(part).family for part in parts}) == 1
@@ -107,7 +112,7 @@ def _cluster_cidr(text: str) -> Iterator[FieldError]:
         yield FieldError("clusterCIDR", text, pair)
 
 
-def _vmodule(config: Config) -> Iterator[FieldError]:
+def _check_vmodule(config: Config) -> Iterator[FieldError]:
     items = config.logging.vmodule
     if items and config.logging.format != "text":
         yield FieldError("logging.vmodule", len(items), "is only supported with the text format")

@@ -67,15 +67,15 @@ def read_documents(
     reading, event = _Reading(most, repeated, lines), None
     try:
         for event in yaml.parse(text, Loader=_LOADER):
-            reading.take(event)
+            reading.handle_event(event)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise DecodeError(f"{_show_place(mark)}: {error.problem or error.context}") from error
+        raise DecodeError(f"{_format_mark(mark)}: {error.problem or error.context}") from error
     except ReaderError as error:
-        raise DecodeError(f"{_position(text, error.position)}: {error.reason}") from error
+        raise DecodeError(f"{_format_position(text, error.position)}: {error.reason}") from error
     except Exception as error:
         raise DecodeError(
-            f"{_show_place(event.start_mark if event else None)}: {' '.join(str(error).split())}"
+            f"{_format_mark(event.start_mark if event else None)}: {' '.join(str(error).split())}"
         ) from error
     return reading.documents
 
@@ -86,16 +86,16 @@ def _count_directives(text: str | bytes) -> int:
     return len(_DIRECTIVE.findall(text)) if "%TAG" in text else 0
 
 
-def _show_place(mark: Any) -> str:
+def _format_mark(mark: Any) -> str:
     return f"line {mark.line + 1}, column {mark.column + 1}" if mark else "YAML"
 
 
-def _position(text: str | bytes, offset: int) -> str:
+def _format_position(text: str | bytes, offset: int) -> str:
     before = (text.encode(errors="replace") if isinstance(text, str) else text)[:offset].decode(errors="replace")
-    return place_after(before)
+    return find_place_in_error(before)
 
 
-def place_after(text: str) -> str:
+def find_place_in_error(text: str) -> str:
     """Write the line and column at the end of a text."""
     return f"line {text.count(chr(10)) + 1}, column {len(text) - text.rfind(chr(10))}"
 
@@ -108,36 +108,36 @@ class _Reading:
         self._anchors: dict[str, tuple[Any, int]] = {}
         self._size = self._line = 0
 
-    def take(self, event: Any) -> None:
+    def handle_event(self, event: Any) -> None:
         self._line = event.start_mark.line + 1
         if self._frames and isinstance(self._frames[-1].values, list):
             self._note_line()
         match event:
             case yaml.ScalarEvent():
-                value = _scalar(event)
-                self._grow(1)
+                value = _read_scalar(event)
+                self._count_values(1)
                 if event.anchor:
                     self._anchors[event.anchor] = value, 1
-                self._put(value)
+                self._put_value(value)
             case yaml.AliasEvent():
                 if event.anchor not in self._anchors:
                     raise ValueError(f"found an undefined alias {event.anchor!r}, or an alias inside its own value")
                 value, size = self._anchors[event.anchor]
-                self._grow(size)
-                self._put(value)
+                self._count_values(size)
+                self._put_value(value)
             case yaml.MappingStartEvent() | yaml.SequenceStartEvent():
-                self._open(event, {} if isinstance(event, yaml.MappingStartEvent) else [])
+                self._open_collection(event, {} if isinstance(event, yaml.MappingStartEvent) else [])
             case yaml.MappingEndEvent() | yaml.SequenceEndEvent():
-                self._close()
+                self._close_collection()
             case yaml.DocumentStartEvent():
                 self._anchors.clear()
 
-    def _grow(self, by: int) -> None:
+    def _count_values(self, by: int) -> None:
         self._size += by
         if self._size > self._most:
             raise ValueError("excessive aliasing, or too many values")
 
-    def _open(self, event: Any, values: Any) -> None:
+    def _open_collection(self, event: Any, values: Any) -> None:
         kind = f"{_TAG}{'map' if isinstance(values, dict) else 'seq'}"
         if event.tag not in (None, "!", kind):
             raise ValueError(f"tag {event.tag!r} is not known")
@@ -146,21 +146,21 @@ class _Reading:
         if self._frames and self._awaits_key(self._frames[-1]):
             raise ValueError("a key is a mapping or a list, not text (is it a template?)")
         self._frames.append(_Frame(values, event.anchor, self._size))
-        self._grow(1)
+        self._count_values(1)
 
-    def _close(self) -> None:
+    def _close_collection(self) -> None:
         frame = self._frames.pop()
         value = frame.values
         for merged in reversed(frame.merged):
             value = merged | value
         if frame.anchor:
             self._anchors[frame.anchor] = value, self._size - frame.begun
-        self._put(value)
+        self._put_value(value)
 
     def _awaits_key(self, frame: _Frame) -> bool:
         return isinstance(frame.values, dict) and not frame.has_key
 
-    def _put(self, value: Any) -> None:
+    def _put_value(self, value: Any) -> None:
         frame = self._frames[-1] if self._frames else None
         if frame is not None and self._awaits_key(frame):
             self._put_key(frame, value)
@@ -178,27 +178,27 @@ class _Reading:
             frame.has_key = False
 
     def _put_key(self, frame: _Frame, value: Any) -> None:
-        frame.key, frame.has_key = value if value is _Merge else _key(value), True
+        frame.key, frame.has_key = value if value is _Merge else _read_key(value), True
         if frame.key in frame.values:
             if self._repeated is None:
                 raise ValueError(f"duplicate key {frame.key!r}")
-            self._repeated.append(self._path())
+            self._repeated.append(self._format_current_path())
         self._note_line()
 
     def _note_line(self) -> None:
         if self._lines is not None:
-            self._lines[self._path()] = self._line
+            self._lines[self._format_current_path()] = self._line
 
-    def _path(self) -> str:
+    def _format_current_path(self) -> str:
         """Write the path of the current value: `a.b[2].c`."""
         steps = (f"[{len(each.values)}]" if isinstance(each.values, list) else str(each.key) for each in self._frames)
         return ".".join(steps).replace(".[", "[")
 
 
-def _scalar(event: Any) -> Any:
+def _read_scalar(event: Any) -> Any:
     text, tag = event.value, event.tag
     if tag in (None, "!"):
-        tag = _resolve(text) if event.implicit[0] else _TEXT
+        tag = _resolve_type(text) if event.implicit[0] else _TEXT
     if tag == _MERGE:
         return _Merge
     if tag in (_TEXT, f"{_TAG}binary"):
@@ -216,7 +216,7 @@ def _scalar(event: Any) -> Any:
     return value
 
 
-def _resolve(text: str) -> str:
+def _resolve_type(text: str) -> str:
     if len(text) <= _LONGEST_NUMBER:
         for tag, pattern in _RESOLVERS.get(text[:1], ()):
             if pattern.match(text):
@@ -224,7 +224,7 @@ def _resolve(text: str) -> str:
     return _TEXT
 
 
-def _key(value: Any) -> str:
+def _read_key(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str | int | float):

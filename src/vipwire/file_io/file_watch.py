@@ -70,7 +70,7 @@ class FileWatch:
         self._is_limit_told = False
 
     @contextlib.contextmanager
-    def changes(self, folders: Iterable[Path], only: str = "") -> Iterator[asyncio.Event]:
+    def watch_changes(self, folders: Iterable[Path], only: str = "") -> Iterator[asyncio.Event]:
         """Set the event whenever an entry of one of the folders (not below) has changed; the caller clears it.
 
         `only` is the name that counts; events of others are ignored, as other programs may write there all the time.
@@ -78,24 +78,24 @@ class FileWatch:
         """
         listener = _Listener(frozenset((os.fsencode(only), b"")) if only else None, asyncio.Event())
         try:
-            descriptor = self._open()
+            descriptor = self._open_inotify()
             for folder in folders:
                 watch = _check_result(_libc().inotify_add_watch(descriptor, os.fsencode(folder), _EVENTS))
                 self._listeners.setdefault(watch, []).append(listener)
             yield listener.changed
         finally:
-            self._leave(listener)
+            self._remove_listener(listener)
 
-    async def hints(
+    async def yield_change_hints(
         self, folders: Iterable[Path], *, every: float, settle: float = QUIET_SECONDS, only: str = ""
     ) -> AsyncGenerator[None, None]:
         """Yield when the caller should look: at once, after each change, and after `every` seconds without one.
 
-        Changes in quick succession are one, for at most `settle` seconds. `only` as in `changes`. Ends, after a
+        Changes in quick succession are one, for at most `settle` seconds. `only` as in `watch_changes`. Ends, after a
         pause, if a folder was removed, or the kernel has no more instances or watches.
         """
         try:
-            with self.changes(folders, only) as changed:
+            with self.watch_changes(folders, only) as changed:
                 yield  # for changes before the watch
                 while True:
                     with contextlib.suppress(TimeoutError):
@@ -104,33 +104,33 @@ class FileWatch:
                     await _wait_until_quiet(changed, settle)
                     yield
         except OSError as error:
-            self._tell_limit(error)
+            self._warn_of_limit(error)
             yield
             await asyncio.sleep(_LOOK_SECONDS)
 
-    async def contents(self, path: Path) -> AsyncIterator[bytes | None]:
+    async def yield_contents(self, path: Path) -> AsyncIterator[bytes | None]:
         """Yield the content of a file, now and after each change; None while the file cannot be read."""
-        last = await asyncio.to_thread(_content, path)
+        last = await asyncio.to_thread(_read_content, path)
         yield last
         while True:
             watched = folders, only = await asyncio.to_thread(_find_watched_paths, path)
-            every = _LOCAL_LOOK_SECONDS if await asyncio.to_thread(_all_heard, folders) else _LOOK_SECONDS
-            async with contextlib.aclosing(self.hints(folders, every=every, only=only)) as times:
+            every = _LOCAL_LOOK_SECONDS if await asyncio.to_thread(_are_all_watchable, folders) else _LOOK_SECONDS
+            async with contextlib.aclosing(self.yield_change_hints(folders, every=every, only=only)) as times:
                 async for _ in times:
-                    now = await asyncio.to_thread(_content, path)
+                    now = await asyncio.to_thread(_read_content, path)
                     if now != last:
                         last = now
                         yield now
                     if await asyncio.to_thread(_find_watched_paths, path) != watched:
                         break
 
-    def _open(self) -> int:
+    def _open_inotify(self) -> int:
         if self._descriptor is None:
             self._descriptor = _check_result(_libc().inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
             self._listen()
         return self._descriptor
 
-    def _leave(self, listener: _Listener) -> None:
+    def _remove_listener(self, listener: _Listener) -> None:
         """Remove the watches of this listener alone; close the instance after the last."""
         for watch, listeners in list(self._listeners.items()):
             listeners[:] = [each for each in listeners if each is not listener]
@@ -149,14 +149,14 @@ class FileWatch:
         if self._descriptor is not None:
             loop = asyncio.get_running_loop()
             self._began, self._pause = loop.time(), None
-            loop.add_reader(self._descriptor, self._read)
+            loop.add_reader(self._descriptor, self._read_events)
 
-    def _read(self) -> None:
+    def _read_events(self) -> None:
         if self._descriptor is None:
             return
         heard = False
         with contextlib.suppress(BlockingIOError):
-            for watch, name in _events(os.read(self._descriptor, _BUFFER)):
+            for watch, name in _split_events(os.read(self._descriptor, _BUFFER)):
                 everybody = (each for listeners in self._listeners.values() for each in listeners)
                 for listener in everybody if watch == _LOST else self._listeners.get(watch, ()):
                     if listener.names is None or name in listener.names:
@@ -174,7 +174,7 @@ class FileWatch:
         self._pause_seconds = min(2 * max(self._pause_seconds, least), most) if is_busy else least
         self._pause = loop.call_later(self._pause_seconds, self._listen)
 
-    def _tell_limit(self, error: OSError) -> None:
+    def _warn_of_limit(self, error: OSError) -> None:
         """Log once that vipwire polls, if a limit of inotify is the reason."""
         if (setting := _LIMITS.get(error.errno or 0)) and not self._is_limit_told:
             self._is_limit_told = True
@@ -194,7 +194,7 @@ async def _wait_until_quiet(changed: asyncio.Event, most: float) -> None:
     changed.clear()
 
 
-def _events(data: bytes) -> Iterator[tuple[int, bytes]]:
+def _split_events(data: bytes) -> Iterator[tuple[int, bytes]]:
     """Yield the watch and the name of each event; the empty name is the folder itself."""
     at = 0
     while at < len(data):
@@ -211,18 +211,18 @@ def _find_watched_paths(path: Path) -> tuple[frozenset[Path], str]:
     return frozenset(found), "" if path.is_symlink() else path.name
 
 
-def _all_heard(folders: frozenset[Path]) -> bool:
-    return bool(folders) and all(map(hears_all, folders))
+def _are_all_watchable(folders: frozenset[Path]) -> bool:
+    return bool(folders) and all(map(reports_all_changes, folders))
 
 
-def _content(path: Path) -> bytes | None:
+def _read_content(path: Path) -> bytes | None:
     try:
         return path.read_bytes()
     except OSError:
         return None
 
 
-def hears_all(folder: Path) -> bool:
+def reports_all_changes(folder: Path) -> bool:
     """Report whether only this kernel changes the folder, so that inotify reports every change."""
     found = _ctypes().create_string_buffer(512)  # struct statfs begins with the type
     if _libc().statfs(os.fsencode(folder), found) != 0:

@@ -41,7 +41,7 @@ def state_file(state_dir: str, what: str, suffix: str, namespace: str = "") -> P
     return Path(state_dir) / f"{what}-{namespace or _network_namespace()}.{suffix}"
 
 
-def remove_gone(folder: Path, own: Path) -> None:
+def remove_files_of_gone_namespaces(folder: Path, own: Path) -> None:
     """Remove the files of namespaces that are gone, but none of the namespace of the file `own`.
 
     Also removes the lock files of early versions, if they are the only files of their namespace.
@@ -51,16 +51,18 @@ def remove_gone(folder: Path, own: Path) -> None:
         if match := _FILE.fullmatch(path.name):
             by_namespace.setdefault(match[1], []).append(path)
     mine = _FILE.fullmatch(own.name)
-    signs = {name: _last_sign(paths) for name, paths in by_namespace.items() if not (mine and name == mine[1])}
+    signs = {
+        name: _find_last_modification(paths) for name, paths in by_namespace.items() if not (mine and name == mine[1])
+    }
     for name in _find_stale_namespaces(signs, time.time()):
-        _remove(by_namespace[name])
+        _remove_files(by_namespace[name])
     for name, paths in by_namespace.items():
         if all(path.suffix == ".lock" for path in paths) or (mine and name == mine[1]):
-            _remove([path for path in paths if path.suffix == ".lock"])
+            _remove_files([path for path in paths if path.suffix == ".lock"])
 
 
 def _find_stale_namespaces(signs: Mapping[str, float], now: float) -> list[str]:
-    boot = _boot()
+    boot = _read_boot_id()
     last = sorted(signs, key=signs.__getitem__, reverse=True)
     return [
         name
@@ -71,7 +73,7 @@ def _find_stale_namespaces(signs: Mapping[str, float], now: float) -> list[str]:
     ]
 
 
-def _last_sign(paths: list[Path]) -> float:
+def _find_last_modification(paths: list[Path]) -> float:
     times = [0.0]
     for path in paths:
         with contextlib.suppress(OSError):
@@ -79,7 +81,7 @@ def _last_sign(paths: list[Path]) -> float:
     return max(times)
 
 
-def _remove(paths: list[Path]) -> None:
+def _remove_files(paths: list[Path]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink()
@@ -90,13 +92,13 @@ def _network_namespace() -> str:
 
     The kernel reuses inode numbers of namespaces, but not cookies (socket(7), Linux 5.14).
     """
-    boot = _boot()
+    boot = _read_boot_id()
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as any_socket:
             (cookie,) = _COOKIE.unpack(any_socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, _COOKIE.size))
     except OSError:
-        return _inode()
-    return f"{boot}-{cookie}" if boot else _inode()
+        return _read_netns_inode()
+    return f"{boot}-{cookie}" if boot else _read_netns_inode()
 
 
 def boot_id() -> str:
@@ -109,14 +111,14 @@ def netns_inode() -> int:
     return os.stat("/proc/thread-self/ns/net").st_ino  # noqa: PTH116 - a name below /proc
 
 
-def _boot() -> str:
+def _read_boot_id() -> str:
     try:
         return boot_id().partition("-")[0]
     except OSError:
         return ""
 
 
-def _inode() -> str:
+def _read_netns_inode() -> str:
     try:
         return str(netns_inode())
     except OSError:
@@ -244,7 +246,7 @@ def replace_file(path: Path, content: bytes, *, mode: int = 0o644, durable: bool
             fresh.unlink(missing_ok=True)  # a full disk needs the space
         raise
     if durable:
-        sync(path.parent)
+        sync_to_disk(path.parent)
 
 
 def create_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = False) -> None:
@@ -263,7 +265,7 @@ def create_file(path: Path, content: bytes, *, mode: int = 0o600, durable: bool 
         raise
 
 
-def sync(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Write a file, or a folder's entries, to the disk. Raise OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:

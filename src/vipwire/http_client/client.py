@@ -83,7 +83,7 @@ class Client:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        request = _request(server, method, target, headers, body)
+        request = _encode_request(server, method, target, headers, body)
         async with asyncio.timeout_at(deadline):
             wire, answer = await self._send(server, request, again=method in _REPEATABLE)
         timer = loop.call_at(deadline, lambda: answer.fail(TimeoutError()))
@@ -91,7 +91,7 @@ class Client:
             yield answer
         finally:
             timer.cancel()
-            self._release(server, wire)
+            self._release_connection(server, wire)
 
     async def _send(self, server: Server, request: bytes, *, again: bool) -> tuple[Wire, Response]:
         kept = self._kept.get(server)
@@ -110,14 +110,14 @@ class Client:
             raise
         return wire, answer
 
-    def _release(self, server: Server, wire: Wire) -> None:
+    def _release_connection(self, server: Server, wire: Wire) -> None:
         if wire.release():
             wires = self._kept[server]
             wires.append(wire)
-            asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._forget, server, wire, wire.used)
-            wire.on_idle_end = lambda wire: self._forget(server, wire, wire.used)
+            asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._forget_connection, server, wire, wire.used)
+            wire.on_idle_end = lambda wire: self._forget_connection(server, wire, wire.used)
 
-    def _forget(self, server: Server, wire: Wire, used: int) -> None:
+    def _forget_connection(self, server: Server, wire: Wire, used: int) -> None:
         """Close a connection that has carried no request since its number `used`."""
         wires = self._kept.get(server, [])
         if wire in wires and wire.used == used:
@@ -150,17 +150,17 @@ async def _connect(server: Server) -> Wire:
     """Connect to a server, through its proxy if any. Raise HttpError, and SSLCertVerificationError unchanged."""
     parts = urlsplit(server.url)
     if server.proxy is None:
-        wire = await _dial(parts)
+        wire = await _connect_directly(parts)
     else:
-        wire = await _dial_by_proxy(urlsplit(server.proxy), parts, server)
+        wire = await _connect_by_proxy(urlsplit(server.proxy), parts, server)
     if parts.scheme == "https":
         await _encrypt(wire, parts, server.tls, server.tls_name)
     return wire
 
 
-async def _dial_by_proxy(proxy: SplitResult, parts: SplitResult, server: Server) -> Wire:
+async def _connect_by_proxy(proxy: SplitResult, parts: SplitResult, server: Server) -> Wire:
     try:
-        wire = await _dial(proxy)
+        wire = await _connect_directly(proxy)
         if proxy.scheme == "https":
             await _encrypt(wire, proxy, server.tls, None)
         if parts.scheme == "https":
@@ -170,7 +170,7 @@ async def _dial_by_proxy(proxy: SplitResult, parts: SplitResult, server: Server)
     return wire
 
 
-async def _dial(parts: SplitResult) -> Wire:
+async def _connect_directly(parts: SplitResult) -> Wire:
     host, port = _host(parts), _port(parts)
     loop = asyncio.get_running_loop()
     try:
@@ -212,7 +212,7 @@ async def _encrypt(wire: Wire, parts: SplitResult, tls: ssl.SSLContext | None, n
 async def _open_tunnel(wire: Wire, proxy: SplitResult, parts: SplitResult) -> None:
     """Ask a proxy for a tunnel to the server's host and port (CONNECT, RFC 9110 9.3.6)."""
     target = f"{add_brackets(_host(parts))}:{_port(parts)}"
-    answer = wire.send(_head("CONNECT", target, {"Host": target, **_proxy_authorization(proxy)}))
+    answer = wire.send(_encode_head("CONNECT", target, {"Host": target, **_proxy_authorization(proxy)}))
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
             await answer.head()
@@ -225,18 +225,20 @@ async def _open_tunnel(wire: Wire, proxy: SplitResult, parts: SplitResult) -> No
     wire.used = 0
 
 
-def _request(server: Server, method: str, target: str, headers: Mapping[str, str], body: bytes | None) -> bytes:
+def _encode_request(
+    server: Server, method: str, target: str, headers: Mapping[str, str], body: bytes | None
+) -> bytes:
     parts = urlsplit(server.url)
-    fields = {"Host": _authority(parts), **headers}
+    fields = {"Host": _format_authority(parts), **headers}
     if server.proxy is not None and parts.scheme == "http":
-        target = f"http://{_authority(parts)}{target}"
+        target = f"http://{_format_authority(parts)}{target}"
         fields |= _proxy_authorization(urlsplit(server.proxy))
     if body is not None:
         fields["Content-Length"] = str(len(body))
-    return _head(method, target, fields) + (body or b"")
+    return _encode_head(method, target, fields) + (body or b"")
 
 
-def _head(method: str, target: str, fields: Mapping[str, str]) -> bytes:
+def _encode_head(method: str, target: str, fields: Mapping[str, str]) -> bytes:
     lines = [f"{method} {target} HTTP/1.1", *(f"{name}: {value}" for name, value in fields.items())]
     for line in lines:
         if not line.isprintable():
@@ -244,7 +246,7 @@ def _head(method: str, target: str, fields: Mapping[str, str]) -> bytes:
     return "".join(f"{line}\r\n" for line in (*lines, "")).encode("latin-1", "replace")
 
 
-def _authority(parts: SplitResult) -> str:
+def _format_authority(parts: SplitResult) -> str:
     """Return host and port for the field Host, without the scheme's default port."""
     host = add_brackets(_host(parts))
     return host if _port(parts) == _PORTS[parts.scheme] else f"{host}:{_port(parts)}"

@@ -55,7 +55,7 @@ class Wire(asyncio.Protocol):
         answer.begun, answer.moved = True, False
         try:
             self._parser.feed_data(data)
-            answer.taken_in(len(data))
+            answer.note_consumed(len(data))
         except httptools.HttpParserUpgrade:
             answer.fail(HttpError("the server changes to another protocol"))
         except (httptools.HttpParserError, ValueError) as error:
@@ -166,9 +166,9 @@ class Response:
     async def pieces(self) -> AsyncIterator[bytes]:
         while True:
             while self._pieces:
-                for read in self._unpack(self._read_piece()):
+                for read in self._decompress(self._read_piece()):
                     yield read
-            if self._ended():
+            if self._has_ended():
                 return
             await self._wait_for_data()
 
@@ -176,9 +176,9 @@ class Response:
         """Pass each piece of the body to `take` until it returns False. No task wakes up for a piece."""
         while True:
             while self._pieces:
-                if not all(map(take, self._unpack(self._read_piece()))):
+                if not all(map(take, self._decompress(self._read_piece()))):
                     return
-            if self._ended():
+            if self._has_ended():
                 return
             self._take = take
             try:
@@ -196,14 +196,14 @@ class Response:
             self._wire.transport.resume_reading()
         return piece
 
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         if self._complete and self._decoder is not None and not self._decoder.eof:
             raise HttpError("the answer is shorter than its Content-Encoding says")
         return self._complete
 
     def _hand_over(self, piece: bytes, take: Callable[[bytes], bool]) -> None:
         try:
-            self._enough = not all(map(take, self._unpack(piece)))
+            self._enough = not all(map(take, self._decompress(piece)))
         except Exception as error:  # noqa: BLE001  # raised where `feed` waits
             self.fail(error)
             self._take = None
@@ -211,7 +211,7 @@ class Response:
             self._take = None
             self._wake()
 
-    def taken_in(self, size: int) -> None:
+    def note_consumed(self, size: int) -> None:
         """Count parsed bytes. Raise ValueError if heads and trailers exceed `LONGEST_HEAD`."""
         self._aside = 0 if self.moved else self._aside + size
         if self._aside > LONGEST_HEAD:
@@ -236,7 +236,7 @@ class Response:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _unpack(self, piece: bytes) -> Iterator[bytes]:
+    def _decompress(self, piece: bytes) -> Iterator[bytes]:
         """Decode the Content-Encoding of a piece, in pieces of `_PIECE` bytes. Raise HttpError."""
         if self._decoder is None:
             yield piece

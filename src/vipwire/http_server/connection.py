@@ -99,7 +99,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._open_transport().pause_reading()
         if self._task is None and (self._reader.exchange is not None or self._reader.refused is not None):
             self._stop_timer()
-            self._task = asyncio.get_running_loop().create_task(self._answer())
+            self._task = asyncio.get_running_loop().create_task(self._answer_requests())
 
     def eof_received(self) -> bool:
         """Answer the requests before the end of file, if that takes only a moment: most such clients have gone."""
@@ -121,7 +121,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """Return the bytes of answers that the kernel has not accepted yet."""
         return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
-    def end(self) -> "asyncio.Task[None] | None":
+    def end_after_answer(self) -> "asyncio.Task[None] | None":
         """Accept no more requests; return the task of the current answer, or close at once."""
         self._reader.end()
         if self._task is None or self._endless or self._room.is_waiting(self):
@@ -156,11 +156,11 @@ class ServerConnection(asyncio.BufferedProtocol):
         finally:
             self._room.stop_waiting(self)
 
-    async def _answer(self) -> None:
+    async def _answer_requests(self) -> None:
         reader, pipelined = self._reader, False
         try:
             while reader.exchange is not None or reader.refused is not None:
-                await self._room.turn(self, pipelined=pipelined)
+                await self._room.wait_for_turn(self, pipelined=pipelined)
                 if reader.refused is not None:
                     exchange = reader.exchange or Exchange(self, "GET", "", [], {}, "1.1")
                     await self.send(exchange, self._site.refuse(reader.refused))
@@ -210,14 +210,14 @@ class ServerConnection(asyncio.BufferedProtocol):
             return HTTPStatus.OK
         body = answer.body.encode() if isinstance(answer.body, str) else answer.body
         length = {} if answer.status in _BODILESS else {"Content-Length": str(len(body))}
-        head = encode_head(answer.status, {**answer.headers, **length, **self._persistence()})
+        head = encode_head(answer.status, {**answer.headers, **length, **self._build_connection_field()})
         if exchange.method == "HEAD" or len(body) <= _PIECE:
             await self._write(head if exchange.method == "HEAD" else head + body)
             return answer.status
         try:
             async with asyncio.timeout(self._room.limits.stall_seconds + len(body) / _SLOWEST):
                 await self._write(head)
-                for part in _parts(body):
+                for part in _split_body(body):
                     await self._write(part)
                     await asyncio.sleep(0)  # yield to other tasks
         except TimeoutError:
@@ -234,10 +234,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         transport.resume_reading()  # otherwise asyncio does not notice that the client has gone
         encoding = {"Transfer-Encoding": "chunked"} if chunked else {}
         async with contextlib.aclosing(stream.pieces) as pieces:
-            await self._write(encode_head(HTTPStatus.OK, {**stream.headers, **encoding, **self._persistence()}))
+            await self._write(
+                encode_head(HTTPStatus.OK, {**stream.headers, **encoding, **self._build_connection_field()})
+            )
             if exchange.method != "HEAD" and not (self._half_closed and stream.endless):
                 async for piece in pieces:
-                    for part in _parts(piece, stream.buffered or _PIECE):
+                    for part in _split_body(piece, stream.buffered or _PIECE):
                         await self._write(b"".join((b"%x\r\n" % len(part), part, b"\r\n")) if chunked else part)
                         await asyncio.sleep(0)  # yield to other tasks
                 if chunked:
@@ -245,7 +247,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         transport.set_write_buffer_limits(self._room.limits.buffered)
         self._endless = False
 
-    def _persistence(self) -> dict[str, str]:
+    def _build_connection_field(self) -> dict[str, str]:
         return {"Connection": "close" if self._reader.is_last else "keep-alive"}
 
     async def _write(self, piece: bytes | memoryview) -> None:
@@ -297,15 +299,15 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._timer is not None and self._timer.when() > self._deadline:
             self._timer.cancel()
             self._timer = None
-        self._timer = self._timer or loop.call_at(self._deadline, self._look_at_clock)
+        self._timer = self._timer or loop.call_at(self._deadline, self._check_deadline)
 
     def _stop_timer(self) -> None:
         self._deadline = math.inf  # keep the timer: a connection with many requests needs few
 
-    def _look_at_clock(self) -> None:
+    def _check_deadline(self) -> None:
         self._timer, loop = None, asyncio.get_running_loop()
         if loop.time() < self._deadline < math.inf:
-            self._timer = loop.call_at(self._deadline, self._look_at_clock)
+            self._timer = loop.call_at(self._deadline, self._check_deadline)
         elif self._deadline < math.inf:
             if self._transport is None or not self._reader.is_last:
                 self.abort()
@@ -313,7 +315,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._transport.abort()  # the kernel still sends our last answer
 
 
-def _parts(body: bytes, size: int = _PIECE) -> Iterator[bytes | memoryview]:
+def _split_body(body: bytes, size: int = _PIECE) -> Iterator[bytes | memoryview]:
     """Split bytes into pieces for one write each, without a copy."""
     whole = memoryview(body)
     for at in range(0, len(body), size):  # yield none for b"", which would end a chunked answer

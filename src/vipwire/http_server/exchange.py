@@ -19,11 +19,11 @@ def encode_head(status: int, fields: Fields) -> bytes:
     lines = [f"HTTP/1.1 {int(status)} {HTTPStatus(status).phrase}"]
     for name, value in fields.items():
         lines += (f"{name}: {each}" for each in ((value,) if isinstance(value, str) else value))
-    return "\r\n".join((*lines, f"Date: {_date(int(time.time()))}", "", "")).encode("latin-1", "replace")
+    return "\r\n".join((*lines, f"Date: {_format_date(int(time.time()))}", "", "")).encode("latin-1", "replace")
 
 
 @lru_cache(1)
-def _date(now: int) -> str:
+def _format_date(now: int) -> str:
     return time.strftime("%a, %d %b %Y %H:%M:%S GMT", time.gmtime(now))
 
 

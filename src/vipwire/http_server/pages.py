@@ -62,15 +62,15 @@ class Pages:
     async def __call__(self, request: Request) -> Reply:
         found = self.handlers.get(request.path)
         if found is None:
-            return refusal(HTTPStatus.NOT_FOUND)
+            return build_error_reply(HTTPStatus.NOT_FOUND)
         handler = found.get("GET" if request.method == "HEAD" else request.method)
         if handler is None:
             allowed = sorted({*found, *(["HEAD"] if "GET" in found else [])})
-            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ",".join(allowed)})
+            return build_error_reply(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": ",".join(allowed)})
         return await handler(request)
 
 
-def refusal(status: HTTPStatus, headers: Fields = TEXT) -> Reply:
+def build_error_reply(status: HTTPStatus, headers: Fields = TEXT) -> Reply:
     return Reply(f"{status.value}: {status.phrase}", status, {**TEXT, **headers})
 
 
@@ -82,14 +82,14 @@ class _Reading:
         try:
             body = await exchange.read(LONGEST_BODY)
         except BodyError as error:
-            return refusal(error.status)
+            return build_error_reply(error.status)
         return await self._pages(Request(exchange.method, exchange.path, exchange.query, exchange.headers, body))
 
     def refuse(self, status: HTTPStatus) -> Reply:
-        return refusal(status)
+        return build_error_reply(status)
 
 
-def serve(listener: socket.socket, pages: Site, room: Room | None = None) -> Serving:
+def serve_pages(listener: socket.socket, pages: Site, room: Room | None = None) -> Serving:
     """Serve pages at a listening socket, which the server closes. Servers with the same room share its limits."""
     for buffer in (socket.SO_RCVBUF, socket.SO_SNDBUF):  # in a cgroup, socket buffers count as this process's memory
         listener.setsockopt(socket.SOL_SOCKET, buffer, _KERNEL_BUFFER)

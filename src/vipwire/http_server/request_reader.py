@@ -69,7 +69,7 @@ class RequestReader:
         try:
             while at < len(self._unparsed) and self._is_parsing():
                 begun = self.exchange is not None
-                end = self._end_of_piece(at)
+                end = self._find_end_of_piece(at)
                 piece = bytes(self._unparsed[at:end])
                 at = end
                 self._received += len(piece)
@@ -86,7 +86,7 @@ class RequestReader:
             self._refuse(HTTPStatus.BAD_REQUEST)
         del self._unparsed[:at]
         if self._came is not None and self.exchange is not None and self._is_too_long(self.exchange):
-            self._tell_body()
+            self._report_body()
 
     def _is_parsing(self) -> bool:
         exchange = self.exchange
@@ -96,7 +96,7 @@ class RequestReader:
             return True
         return not exchange.complete and not exchange.broken and self._received <= self._wanted
 
-    def _end_of_piece(self, start: int) -> int:
+    def _find_end_of_piece(self, start: int) -> int:
         """Return the end of a piece with the end of one message at most.
 
         Heads and chunked bodies end with an empty line, other bodies by their length.
@@ -121,12 +121,12 @@ class RequestReader:
     def break_off(self) -> None:
         if self.exchange is not None and not self.exchange.complete:
             self.exchange.break_off()
-            self._tell_body()
+            self._report_body()
 
     def _is_too_long(self, exchange: Exchange) -> bool:
         return self._received > self._wanted or exchange.size > self._wanted - _FRAMES
 
-    def _tell_body(self) -> None:
+    def _report_body(self) -> None:
         if self._came is not None and not self._came.done():
             self._came.set_result(None)
 
@@ -190,4 +190,4 @@ class RequestReader:
         self._tail = b""
         if self.exchange is not None:
             self.exchange.finish()
-            self._tell_body()
+            self._report_body()

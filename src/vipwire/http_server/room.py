@@ -126,7 +126,7 @@ class Room:
         oldest.abort()
         return True
 
-    async def turn(self, guest: Guest, *, pipelined: bool) -> None:
+    async def wait_for_turn(self, guest: Guest, *, pipelined: bool) -> None:
         """Wait for a request's turn: `TURNS` strangers' requests per round of the loop, fewer if a round is long.
 
         So a thousand requests at once do not delay the process's other work. The newest goes first: under overload a
@@ -141,13 +141,13 @@ class Room:
         loop = asyncio.get_running_loop()
         if not self._first and not self._later:
             self._round_began = loop.time()
-            loop.call_soon(self._next)
+            loop.call_soon(self._start_next)
         mine = loop.create_future()
         (self._later if pipelined else self._first).append(mine)
         await mine
         self.stop_waiting(guest)
 
-    def _next(self) -> None:
+    def _start_next(self) -> None:
         loop = asyncio.get_running_loop()
         took, self._round_began = loop.time() - self._round_began, loop.time()
         self._turns = max(1, self._turns // 2) if took > _LONG_ROUND else min(TURNS, self._turns * 2)
@@ -158,7 +158,7 @@ class Room:
             if not future.done():  # its connection may have closed meanwhile
                 future.set_result(None)
         if self._first or self._later:
-            loop.call_soon(self._next)
+            loop.call_soon(self._start_next)
 
 
 def _decrease(counts: Counter[str], address: str) -> None:

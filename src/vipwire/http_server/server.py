@@ -59,7 +59,7 @@ class Serving:
         for opening in self._opening:
             opening.cancel()
         await asyncio.gather(*self._opening, return_exceptions=True)
-        busy = {task for connection in tuple(self.connections) if (task := connection.end())}
+        busy = {task for connection in tuple(self.connections) if (task := connection.end_after_answer())}
         if busy:
             await asyncio.wait(busy, timeout=grace)
         for connection in tuple(self.connections):
@@ -87,7 +87,7 @@ class Serving:
                 self._admit(accepted, str(address[0]), opening)
 
     def _admit(self, accepted: socket.socket, address: str, opening: Opening) -> None:
-        connection = ServerConnection(self.site, self.room, address, self._forget)
+        connection = ServerConnection(self.site, self.room, address, self._remove_connection)
         if not self.room.admit(connection, address):
             self._log.warning("too many connections: refusing some", address=address)
             accepted.close()
@@ -108,5 +108,5 @@ class Serving:
         if error is not None and not isinstance(error, OSError):
             _LOG.error("cannot open a connection", exc_info=error)
 
-    def _forget(self, connection: ServerConnection) -> None:
+    def _remove_connection(self, connection: ServerConnection) -> None:
         self.connections.pop(connection, None)

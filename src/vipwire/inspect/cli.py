@@ -19,8 +19,8 @@ from rich.text import Text
 from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError, VipwireError
 from vipwire.inspect import decisions, difference
-from vipwire.inspect.check.facts import gather
-from vipwire.inspect.check.findings import check_document, check_view, judge
+from vipwire.inspect.check.facts import gather_facts
+from vipwire.inspect.check.findings import check_document, check_view, list_findings
 from vipwire.inspect.check.ipvs_facts import read_leaving
 from vipwire.inspect.check.leave_ipvs import judge_leaving, leave_document, leave_exit, leave_view
 from vipwire.inspect.command import show
@@ -35,15 +35,15 @@ from vipwire.inspect.command.options import (
     LookCommand,
     scope_services,
 )
-from vipwire.inspect.earlier.look import earlier_chains
+from vipwire.inspect.earlier.look import find_earlier_chains
 from vipwire.inspect.explain.document import explain_document, explain_view
-from vipwire.inspect.explain.explanation import arriving, explain_here
+from vipwire.inspect.explain.explanation import explain_here, remove_interface
 from vipwire.inspect.explain.packet import check_destination, find_services, read_packet
-from vipwire.inspect.node.flows import flows_of
-from vipwire.inspect.node.silence import OBJECTS, Silences, silent_lines
+from vipwire.inspect.node.flows import read_flows_of
+from vipwire.inspect.node.silence import OBJECTS, Silences, format_silences
 from vipwire.inspect.node.situation import Situation, observe_situation, open_kernel
-from vipwire.inspect.node.source import follow, make_source, read_objects
-from vipwire.inspect.status.counts import observed_counts
+from vipwire.inspect.node.source import follow_source, make_source, read_objects
+from vipwire.inspect.status.counts import read_observed_counts
 from vipwire.inspect.status.document import Document, proxy_document, status_document, unread_document
 from vipwire.inspect.status.tables import status_view
 from vipwire.linux.netlink.conntrack import Flow
@@ -51,10 +51,10 @@ from vipwire.model.net import Family
 from vipwire.modes.inspection import inspection_of
 from vipwire.modes.registry import selected_mode
 from vipwire.plan.resolve import Packet
-from vipwire.terminal.output import FAILED, complain, warn
+from vipwire.terminal.output import FAILED, print_error, print_warning
 
 
-def _look(config: Config) -> Situation:
+def _read_situation(config: Config) -> Situation:
     with open_kernel(config) as kernel:
         return observe_situation(config, read_objects(config), kernel)
 
@@ -85,14 +85,14 @@ class OutputOptions:
         """
         try:
             if not self.watch:
-                self.print(document(_look(self.config)), view)
+                self.print(document(_read_situation(self.config)), view)
                 return
             with open_kernel(self.config) as kernel:
                 _print_changes(self, lambda store: document(observe_situation(self.config, store, kernel)), view)
         except VipwireError as error:
             if without is None:
                 raise
-            complain(error)
+            print_error(error)
             self.print(without(error), view)
             raise SystemExit(FAILED) from error
 
@@ -139,9 +139,9 @@ def status(scope: OutputOptions) -> None:
 
     def document(situation: Situation) -> Document:
         found = find_services(situation.store.services, scope.services)
-        counted = observed_counts(situation, (each.name for each in found))
+        counted = read_observed_counts(situation, (each.name for each in found))
         standing = inspection_of(selected_mode(scope.config)).standing(scope.config)
-        earlier = earlier_chains(scope.config, (side.family for side in situation.sides))
+        earlier = find_earlier_chains(scope.config, (side.family for side in situation.sides))
         return status_document(situation, found, counted, proxy_document(scope.config), standing, earlier)
 
     scope.show(
@@ -157,7 +157,9 @@ def _lay_out_with_silences(view: Callable[[Document], RenderableType], document:
     if not silent:
         return view(document)
     style = "dim" if any(each["part"] == OBJECTS for each in silent) else ""
-    return Group(*(Text(line, style="bold yellow") for line in silent_lines(silent)), Styled(view(document), style))
+    return Group(
+        *(Text(line, style="bold yellow") for line in format_silences(silent)), Styled(view(document), style)
+    )
 
 
 def _print_changes(
@@ -166,7 +168,7 @@ def _print_changes(
     """Print the document whenever it changes; on a terminal, in place."""
     last: list[Document] = []
     source, silences = make_source(scope.config), Silences()
-    with Live(console=show.console(), auto_refresh=False, transient=False) as live:
+    with Live(console=show.build_console(), auto_refresh=False, transient=False) as live:
 
         def look(store: Any) -> None:
             silences.record_source_error(source, time.time())
@@ -182,10 +184,10 @@ def _print_changes(
             else:
                 live.console.print(time.strftime("%H:%M:%S"))
                 laid_out = _lay_out_with_silences(view, show.visible_document(made))
-                show.write(live.console, laid_out, soft_wrap=scope.as_it_is)
+                show.write_view(live.console, laid_out, soft_wrap=scope.as_it_is)
 
         try:
-            follow(source, look, max(scope.interval, 0.1))
+            follow_source(source, look, max(scope.interval, 0.1))
         except KeyboardInterrupt:
             return
 
@@ -224,24 +226,24 @@ def diff(scope: OutputOptions, family: str | None) -> None:
     if scope.watch or scope.output in ("json", "yaml", "name"):
         scope.show(document, _script_view)
     else:
-        _print_script(show.visible_document(document(_look(scope.config))))
-    sys.exit(difference.diff_exit(made) if made else 0)
+        _print_script(show.visible_document(document(_read_situation(scope.config))))
+    sys.exit(difference.choose_diff_exit_status(made) if made else 0)
 
 
 def _script_view(document: Document) -> Text:
     lines = [line for family in document["families"] for line in difference.script_lines(family)]
-    if difference.diff_exit(document) == 0:
+    if difference.choose_diff_exit_status(document) == 0:
         lines.append("# nothing would change")
-    text = Text.assemble(*((f"{line}\n", _style(line)) for line in lines))
+    text = Text.assemble(*((f"{line}\n", _choose_line_style(line)) for line in lines))
     text.rstrip()
     return text
 
 
 def _print_script(document: Document) -> None:
-    console = show.console()
+    console = show.build_console()
     for family in document["families"]:
         for line in difference.script_lines(family):
-            console.print(line, style=_style(line), markup=False, soft_wrap=True)
+            console.print(line, style=_choose_line_style(line), markup=False, soft_wrap=True)
     changes = sum(
         sum(family[what] or 0 for what in ("missing", "different", "surplus")) for family in document["families"]
     )
@@ -249,7 +251,7 @@ def _print_script(document: Document) -> None:
         click.echo("# nothing would change", err=True)
 
 
-def _style(line: str) -> str:
+def _choose_line_style(line: str) -> str:
     return "yellow" if line.startswith("# ") else "red" if line.startswith(("delete", "flush")) else "green"
 
 
@@ -296,10 +298,10 @@ def explain(
     made: Document = {}
 
     def document(situation: Situation) -> Document:
-        packet = arriving(read_packet(situation, client["source"], destination, client["interface"]))
+        packet = remove_interface(read_packet(situation, client["source"], destination, client["interface"]))
         explanation = explain_here(situation, packet)
         if flow:
-            explanation = replace(explanation, flows=_tracked_flows(packet))
+            explanation = replace(explanation, flows=_read_tracked_flows(packet))
         made.update(explain_document(explanation))
         return dict(made)
 
@@ -307,12 +309,12 @@ def explain(
     sys.exit(int(bool(made) and made["kernel"]["agrees"] is False))
 
 
-def _tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
+def _read_tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
     """Find a client's connections. Without rights print a warning and return None."""
     try:
-        return flows_of(packet)
+        return read_flows_of(packet)
     except UnsupportedError as error:
-        warn(str(error))
+        print_warning(str(error))
         return None
 
 
@@ -337,7 +339,7 @@ def check(config: Config, output: str, interval: float, *, leave_ipvs: bool, wat
         _leave_ipvs(config, output)
     mode, scope, last = config.proxy_mode, OutputOptions(config, "", output), None
     while True:
-        document = check_document(judge(gather(config), mode), mode)
+        document = check_document(list_findings(gather_facts(config), mode), mode)
         if document != last:
             scope.print(document, lambda made: check_view(made, wide=output == "wide"))
         if not watch:

@@ -6,10 +6,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from rich.tree import Tree
 
-from vipwire.inspect.command.show import colour_word, endpoint_text, plural, service_text
+from vipwire.inspect.command.show import colour_word, format_count, format_endpoint_document, format_service
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
-from vipwire.inspect.status.document import Document, service_document, share_text
+from vipwire.inspect.status.document import Document, format_share, service_document
 from vipwire.model.net import format_address
 from vipwire.model.service import Service
 from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes
@@ -42,7 +42,7 @@ def _node_document(side: FamilyView) -> Document:
         "family": side.family.value,
         "address": None if node.address is None else format_address(node.address),
         "zone": node.zone,
-        "podTraffic": _pods(side),
+        "podTraffic": _describe_pods(side),
         "masqueradeAll": node.masquerade_all,
         "masqueradeMark": f"{node.masquerade_mark:#x}",
         "nodePortAddresses": [str(prefix) for prefix in node.node_port_addresses],
@@ -51,7 +51,7 @@ def _node_document(side: FamilyView) -> Document:
     }
 
 
-def _pods(side: FamilyView) -> str:
+def _describe_pods(side: FamilyView) -> str:
     match side.node.pod_traffic:
         case PodPrefixes(prefixes):
             return f"from {', '.join(map(str, prefixes))}"
@@ -64,15 +64,15 @@ def _pods(side: FamilyView) -> str:
 
 def plan_view(document: Document) -> RenderableType:
     parts: list[RenderableType] = [Text(f"node {document['node']}", style="bold")]
-    families = (Text(f"  {family['family']}: {_node_words(family)}") for family in document["families"])
+    families = (Text(f"  {family['family']}: {_describe_node(family)}") for family in document["families"])
     parts.extend(Prose(words, _BEHIND_THE_FAMILY) for words in families)
     for service in document["services"]:
         parts.append(Text())
-        parts.append(_tree(service))
+        parts.append(_build_tree(service))
     return Group(*parts)
 
 
-def _node_words(family: Document) -> str:
+def _describe_node(family: Document) -> str:
     words = [f"address {family['address'] or 'none'}"]
     if family["podTraffic"]:
         words.append(f"traffic of Pods: {family['podTraffic']}")
@@ -87,20 +87,22 @@ def _node_words(family: Document) -> str:
     return "; ".join(words)
 
 
-def _tree(service: Document) -> Tree:
-    title = Text(service_text(service), style="bold")
-    tree = Tree(Text.assemble(title, f"  {service['type']}, ", ", ".join(_policies(service))))
+def _build_tree(service: Document) -> Tree:
+    title = Text(format_service(service), style="bold")
+    tree = Tree(Text.assemble(title, f"  {service['type']}, ", ", ".join(_describe_policies(service))))
     for port in service["ports"]:
         name = f"port {port['name'] + ' ' if port['name'] else ''}{port['port']}/{port['protocol']}"
         branch = tree.add(Text(name, style="cyan"))
         for frontend in (*port["frontends"], *port.get("ranges", ())):
-            leaf = branch.add(_headline(frontend))
-            for sentence in _sentences(frontend):
+            leaf = branch.add(_describe_frontend(frontend))
+            for sentence in _describe_details(frontend):
                 leaf.add(sentence)
         ends = branch.add(Text(f"endpoints ({len(port['endpoints'])})"))
         for usage in port["endpoints"][:_MANY]:
             used = "used" if usage["forPolicies"] else "not used"
-            ends.add(Text.assemble(endpoint_text(usage), f" on {usage['node'] or '?'}: {used}: {usage['why']}"))
+            ends.add(
+                Text.assemble(format_endpoint_document(usage), f" on {usage['node'] or '?'}: {used}: {usage['why']}")
+            )
         if len(port["endpoints"]) > _MANY:
             ends.add(Text(f"… {len(port['endpoints']) - _MANY} more (-o json has all)", style="dim"))
     for lost in service["lost"]:
@@ -108,7 +110,7 @@ def _tree(service: Document) -> Tree:
     return tree
 
 
-def _policies(service: Document) -> Iterator[str]:
+def _describe_policies(service: Document) -> Iterator[str]:
     yield f"internal policy {service['internalTrafficPolicy']}"
     if service["type"] != "ClusterIP":
         yield f"external policy {service['externalTrafficPolicy']}"
@@ -116,28 +118,28 @@ def _policies(service: Document) -> Iterator[str]:
         yield f"a client stays with its endpoint for {service['sessionAffinitySeconds']} s"
 
 
-def _headline(frontend: Document) -> Text:
+def _describe_frontend(frontend: Document) -> Text:
     if frontend["address"] is None:
         place = f"{frontend['family']} node port {frontend['port']}"
     else:
-        place = f"{frontend['kind']} {endpoint_text(frontend)}"
-    return Text.assemble(f"{place}: ", _action_words(frontend))
+        place = f"{frontend['kind']} {format_endpoint_document(frontend)}"
+    return Text.assemble(f"{place}: ", _describe_action(frontend))
 
 
-def _action_words(action: Document) -> Text:
+def _describe_action(action: Document) -> Text:
     if action["action"] != "forward":
         return colour_word(f"{action['action']}: {action['reason']}", action["action"])
     ends = action["endpoints"]
     each = ""
     if len(ends) > 1:
-        least, most = (share_text(bound(end["share"] for end in ends)) for bound in (min, max))
+        least, most = (format_share(bound(end["share"] for end in ends)) for bound in (min, max))
         each = f", {least} each" if least == most else f", {least} to {most} each"
         each += f" ({action['algorithm']})" if action["algorithm"] != "random" else ""
     local = sum(end["local"] for end in ends)
-    return Text(f"to {plural(len(ends), 'endpoint')}{each} ({local} here)", style="green")
+    return Text(f"to {format_count(len(ends), 'endpoint')}{each} ({local} here)", style="green")
 
 
-def _sentences(frontend: Document) -> Iterator[Text]:
+def _describe_details(frontend: Document) -> Iterator[Text]:
     if frontend["action"] == "forward":
         yield Text(_SOURCE[frontend["masquerade"]])
     elif frontend["action"] == "drop":
@@ -145,7 +147,7 @@ def _sentences(frontend: Document) -> Iterator[Text]:
     if "fromThisNode" in frontend:
         inner = frontend["fromThisNode"]
         yield Text.assemble(
-            "clients on this node instead: ", _action_words(inner), f"; {_SOURCE[inner['masquerade']]}"
+            "clients on this node instead: ", _describe_action(inner), f"; {_SOURCE[inner['masquerade']]}"
         )
     if "allowedSources" in frontend:
         yield Text(f"only from {', '.join(frontend['allowedSources'])}; others are dropped")

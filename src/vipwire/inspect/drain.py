@@ -20,8 +20,8 @@ from vipwire.file_io.files import check_owner
 from vipwire.inspect.command import show
 from vipwire.inspect.command.options import NAMED_OUTPUT, LookCommand
 from vipwire.inspect.explain.packet import find_services, suggest_words
-from vipwire.inspect.node.flows import Frontends, list_tracked
-from vipwire.inspect.node.situation import Situation, now_drained, observe_situation, open_kernel, plan_situation
+from vipwire.inspect.node.flows import Frontends, list_tracked_flows
+from vipwire.inspect.node.situation import Situation, observe_situation, open_kernel, plan_situation, read_drained
 from vipwire.inspect.node.source import node_name, read_objects
 from vipwire.inspect.status.document import Document
 from vipwire.linux.netlink.conntrack import Flow
@@ -36,12 +36,12 @@ from vipwire.proxy_daemon.drains import (
     boot_time,
     change_orders,
     drains_path,
-    in_force,
     read_orders,
     seconds_since_boot,
+    select_in_force,
 )
 from vipwire.terminal.columns import Column
-from vipwire.terminal.output import warn
+from vipwire.terminal.output import print_warning
 from vipwire.watched_objects.store import Store
 
 _PATIENCE: Final = 10.0
@@ -90,16 +90,16 @@ def drain(config: Config, endpoint: str, service: str, timeout: str, output: str
     undo, listing = flags["undo"], flags["listing"]
     if listing == bool(endpoint) or (undo and timeout):
         raise click.UsageError("give an ENDPOINT, or --list without one; --undo takes no --timeout")
-    seconds = _seconds(timeout) if timeout else None
+    seconds = _parse_seconds(timeout) if timeout else None
     wish = _DrainRequest(endpoint, service, seconds, flags["force"], flags["wait"], output)
     store = read_objects(config)
     if listing:
-        _list(config, store, output)
+        _list_drains(config, store, output)
     else:
-        sys.exit(_undo(config, store, wish) if undo else _drain(config, store, wish))
+        sys.exit(_remove_drain(config, store, wish) if undo else _add_drain(config, store, wish))
 
 
-def _seconds(text: str) -> float:
+def _parse_seconds(text: str) -> float:
     try:
         seconds = parse_duration(text)
     except ValueError as error:
@@ -109,11 +109,11 @@ def _seconds(text: str) -> float:
     return seconds
 
 
-def _drain(config: Config, store: Store, wish: _DrainRequest) -> int:
+def _add_drain(config: Config, store: Store, wish: _DrainRequest) -> int:
     before = plan_situation(config, store)
     wanted = read_drain(before, wish.endpoint, wish.service)
     names = require_concerned(before, wanted)
-    lost = find_newly_unserved(before, plan_situation(config, store, now_drained(config) | {wanted}))
+    lost = find_newly_unserved(before, plan_situation(config, store, read_drained(config) | {wanted}))
     if lost and not wish.force:
         raise ConfigError("\n".join([*lost, "no endpoint was drained; to drain it nevertheless, use --force"]))
     now = seconds_since_boot()
@@ -123,43 +123,43 @@ def _drain(config: Config, store: Store, wish: _DrainRequest) -> int:
         kept = [order for order in orders if order.drain != wanted and (order.until is None or now < order.until)]
         return [*kept, DrainOrder(wanted, now, until)]
 
-    _change(config, add)
+    _change_orders(config, add)
     document = _wait_for_kernel(config, store, wanted)
-    document |= {"services": [str(name) for name in names], "drained": True, "until": _show_moment(until)}
-    _say(document, wish.output)
+    document |= {"services": [str(name) for name in names], "drained": True, "until": _format_moment(until)}
+    _print_result(document, wish.output)
     if wish.wait and not _wait_until_closed(config, store, wanted, until, wish.output):
         return 1
     return int(document["kernel"] is False)
 
 
-def _undo(config: Config, store: Store, wish: _DrainRequest) -> int:
+def _remove_drain(config: Config, store: Store, wish: _DrainRequest) -> int:
     wanted = read_drain(plan_situation(config, store), wish.endpoint, wish.service)
-    there = _orders(config)
-    fitting = {each.drain for each in there if _fits(each.drain, wanted)}
+    there = _read_orders(config)
+    fitting = {each.drain for each in there if _matches_drain(each.drain, wanted)}
     if not fitting:
         drained = ", ".join(str(order.drain) for order in there)
         raise ConfigError(f"{wanted} is not drained; {f'drained: {drained}' if drained else 'no endpoint is'}")
-    _change(config, lambda orders: [order for order in orders if order.drain not in fitting])
+    _change_orders(config, lambda orders: [order for order in orders if order.drain not in fitting])
     document = _wait_for_kernel(config, store, wanted)
     services = [str(name) for name in find_concerned(plan_situation(config, store), wanted)]
-    _say(document | {"services": services, "drained": False, "until": None}, wish.output)
+    _print_result(document | {"services": services, "drained": False, "until": None}, wish.output)
     return int(document["kernel"] is False)
 
 
-def _fits(drained: Drain, wanted: Drain) -> bool:
+def _matches_drain(drained: Drain, wanted: Drain) -> bool:
     """Report whether a drain matches `wanted`; fields that are not given match all."""
     same_port = wanted.port is None or drained.port == wanted.port
     same_service = wanted.service is None or drained.service == wanted.service
     return drained.address == wanted.address and same_port and same_service
 
 
-def _orders(config: Config) -> tuple[DrainOrder, ...]:
+def _read_orders(config: Config) -> tuple[DrainOrder, ...]:
     now = seconds_since_boot()
     orders = read_orders(drains_path(config.state_dir, node_name(config)))
-    return tuple(order for order in orders if order.drain in in_force([order], now))
+    return tuple(order for order in orders if order.drain in select_in_force([order], now))
 
 
-def _change(config: Config, change: Callable[[tuple[DrainOrder, ...]], list[DrainOrder]]) -> None:
+def _change_orders(config: Config, change: Callable[[tuple[DrainOrder, ...]], list[DrainOrder]]) -> None:
     path = drains_path(config.state_dir, node_name(config))
     check_owner(path.parent, "--state-dir")
     try:
@@ -178,7 +178,7 @@ def _wait_for_kernel(config: Config, store: Store, wanted: Drain) -> Document:
     with open_kernel(config) as kernel:
         while True:
             situation = observe_situation(config, store, kernel)
-            follows = in_kernel(situation, {name.service for name in find_concerned(situation, wanted)})
+            follows = is_in_kernel(situation, {name.service for name in find_concerned(situation, wanted)})
             if follows is not False or time.monotonic() > deadline:
                 break
             time.sleep(_LOOK_SECONDS)
@@ -187,15 +187,15 @@ def _wait_for_kernel(config: Config, store: Store, wanted: Drain) -> Document:
         "node": situation.node_name,
         "endpoint": str(wanted),
         "kernel": follows,
-        "connections": _count(situation, wanted),
+        "connections": _count_connections(situation, wanted),
     }
 
 
-def _count(situation: Situation, wanted: Drain) -> dict[str, int] | None:
+def _count_connections(situation: Situation, wanted: Drain) -> dict[str, int] | None:
     try:
-        return connections(situation, wanted)._asdict()
+        return count_drained_connections(situation, wanted)._asdict()
     except UnsupportedError as error:
-        warn(str(error))
+        print_warning(str(error))
         return None
 
 
@@ -205,7 +205,7 @@ def _wait_until_closed(config: Config, store: Store, wanted: Drain, until: float
     quiet = False
     with suppress(KeyboardInterrupt):
         while until is None or seconds_since_boot() < until:
-            left = _count(plan_situation(config, store), wanted)
+            left = _count_connections(plan_situation(config, store), wanted)
             if left is None:
                 return False
             if left != last:
@@ -219,31 +219,31 @@ def _wait_until_closed(config: Config, store: Store, wanted: Drain, until: float
     return False
 
 
-def _list(config: Config, store: Store, output: str) -> None:
+def _list_drains(config: Config, store: Store, output: str) -> None:
     situation = plan_situation(config, store)
     rows = [
         {
             "endpoint": str(order.drain._replace(service=None)),
             "service": None if order.drain.service is None else str(order.drain.service),
-            "since": _show_moment(order.since),
-            "until": _show_moment(order.until),
+            "since": _format_moment(order.since),
+            "until": _format_moment(order.until),
             "services": [str(name) for name in find_concerned(situation, order.drain)],
-            "connections": _count(situation, order.drain),
+            "connections": _count_connections(situation, order.drain),
         }
-        for order in _orders(config)
+        for order in _read_orders(config)
     ]
     drained = {"kind": "DrainList", "node": situation.node_name, "drained": rows}
     show.print_view(drained, output, list_view, soft_wrap=True)
 
 
-def _show_moment(moment: float | None) -> str | None:
-    return show.shown_time(None if moment is None else boot_time() + moment)
+def _format_moment(moment: float | None) -> str | None:
+    return show.format_time(None if moment is None else boot_time() + moment)
 
 
-def _say(document: Document, output: str) -> None:
+def _print_result(document: Document, output: str) -> None:
     show.print_view(document, output, drain_view, soft_wrap=True)
     if document["kernel"] is False:
-        warn(
+        print_warning(
             f"the kernel still has the endpoint after {_PATIENCE:g} seconds: check that `vipwire proxy` runs here, "
             "with the same --hostname-override, --state-dir and mode"
         )
@@ -275,7 +275,7 @@ def _read_place(text: str) -> tuple[Address, int | None]:
     raise ConfigError(f"{text!r} is not an endpoint: write IP, IP:port or [IPv6]:port")
 
 
-def endpoints(situation: Situation) -> Iterator[tuple[ServicePortName, AddressPort]]:
+def list_endpoints(situation: Situation) -> Iterator[tuple[ServicePortName, AddressPort]]:
     """Yield every endpoint of every Service that this node serves, with its Service port."""
     for name, service in situation.store.services.items():
         for piece in situation.store.view(name)[1]:
@@ -288,7 +288,7 @@ def endpoints(situation: Situation) -> Iterator[tuple[ServicePortName, AddressPo
 
 def find_concerned(situation: Situation, drain: Drain) -> tuple[ServicePortName, ...]:
     """Return the Service ports that have the endpoint, sorted."""
-    found = {name for name, place in endpoints(situation) if drain.covers(name.service, *place)}
+    found = {name for name, place in list_endpoints(situation) if drain.covers(name.service, *place)}
     return tuple(sorted(found, key=str))
 
 
@@ -297,7 +297,7 @@ def require_concerned(situation: Situation, drain: Drain) -> tuple[ServicePortNa
     found = find_concerned(situation, drain)
     if found:
         return found
-    there = {place for name, place in endpoints(situation) if drain.service in (None, name.service)}
+    there = {place for name, place in list_endpoints(situation) if drain.service in (None, name.service)}
     of = f" of {drain.service}" if drain.service else ""
     raise ConfigError(f"there is no endpoint {drain._replace(service=None)}{of}{_find_similar(drain, there)}")
 
@@ -328,15 +328,15 @@ class DrainedConnections(NamedTuple):
     closing: int = 0
 
 
-def connections(situation: Situation, drain: Drain) -> DrainedConnections:
+def count_drained_connections(situation: Situation, drain: Drain) -> DrainedConnections:
     """Count the connections through this node to a drained endpoint. Raise UnsupportedError without rights."""
     frontends = Frontends.of(situation)
-    flows = [flow for flow in list_tracked() if _goes_there(situation, frontends, flow, drain)]
+    flows = [flow for flow in list_tracked_flows() if _leads_to_drained(situation, frontends, flow, drain)]
     closing = sum(flow.protocol == Protocol.TCP.value and flow.timeout <= _CLOSING_SECONDS for flow in flows)
     return DrainedConnections(len(flows) - closing, closing)
 
 
-def _goes_there(situation: Situation, frontends: Frontends, flow: Flow, drain: Drain) -> bool:
+def _leads_to_drained(situation: Situation, frontends: Frontends, flow: Flow, drain: Drain) -> bool:
     if selected_mode(situation.config).direct and flow.destination == flow.reply_source == drain.address:
         return drain.port in (None, flow.destination_port)  # conntrack does not record the Service
     if selected_mode(situation.config).relays:  # in this mode the proxy itself is the endpoint's client
@@ -351,7 +351,7 @@ def _goes_there(situation: Situation, frontends: Frontends, flow: Flow, drain: D
     return name is not None and name.service == drain.service
 
 
-def in_kernel(situation: Situation, names: Iterable[ObjectName]) -> bool | None:
+def is_in_kernel(situation: Situation, names: Iterable[ObjectName]) -> bool | None:
     """Report whether the kernel holds the plan of these Services; None if the kernel cannot be read."""
     wanted = list(names)
     drifts = [side.drift(name) for side in situation.sides for name in wanted]
@@ -391,4 +391,4 @@ def list_view(document: Document) -> RenderableType:
         *(Column("endpoint"), Column("drained for", rank=3), Column("used by")),
         *(Column("since", rank=2), Column("until", rank=1), Column("connections")),
     ]
-    return show.table(columns, rows)
+    return show.build_table(columns, rows)

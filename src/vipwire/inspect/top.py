@@ -19,10 +19,10 @@ from rich.text import Text
 from vipwire.config.configuration import Config
 from vipwire.inspect.command import show
 from vipwire.inspect.command.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scope_services
-from vipwire.inspect.command.show import size_text, table
-from vipwire.inspect.node.flows import FlowEvents, FlowNotification, Frontends, list_tracked
+from vipwire.inspect.command.show import build_table, format_size
+from vipwire.inspect.node.flows import FlowEvents, FlowNotification, Frontends, list_tracked_flows
 from vipwire.inspect.node.followed import Followed
-from vipwire.inspect.node.silence import silent_lines
+from vipwire.inspect.node.silence import format_silences
 from vipwire.inspect.node.situation import open_kernel
 from vipwire.inspect.status.counts import read_counts
 from vipwire.inspect.status.document import Document
@@ -51,7 +51,7 @@ class Rates:
         self._counted: deque[tuple[float, Counts]] = deque()
         self.lost = False
 
-    def count(self, now: float, counts: Counts) -> None:
+    def record_counts(self, now: float, counts: Counts) -> None:
         self._counted.append((now, counts))
         while len(self._counted) > 2 and self._counted[1][0] <= now - self._window:
             self._counted.popleft()
@@ -59,11 +59,11 @@ class Rates:
     def recognise(self, frontends: Frontends) -> None:
         self._frontends = frontends
 
-    def take(self, notification: FlowNotification) -> None:
+    def count_notification(self, notification: FlowNotification) -> None:
         if notification.event is None:
             self.lost = True
             return
-        row = self._row(notification.event.flow)
+        row = self._find_row_of_flow(notification.event.flow)
         if row is None:
             return
         if notification.event.change is FlowChange.NEW:
@@ -72,18 +72,18 @@ class Rates:
             silent = not notification.event.flow.status & STATUS_SEEN_REPLY
             self._heard.append((notification.when, row, "unanswered" if silent else "ended"))
 
-    def _row(self, flow: Flow) -> _Row | None:
+    def _find_row_of_flow(self, flow: Flow) -> _Row | None:
         name = self._frontends.name(flow)
         return None if name is None else (str(name), endpoint_of(flow) or "not translated")
 
-    def document(self, now: float, flows: Iterable[Flow]) -> Document:
+    def build_document(self, now: float, flows: Iterable[Flow]) -> Document:
         """Describe the rates of the window before `now`, with the connections tracked at `now`."""
         while self._heard and self._heard[0][0] < now - self._window:
             self._heard.popleft()
         seconds = max(min(self._window, now - self._began), 0.001)
         counts = Counter((row, what) for _, row, what in self._heard)
-        tracked = Counter(row for flow in flows if (row := self._row(flow)) is not None)
-        grown, refused = self._growth()
+        tracked = Counter(row for flow in flows if (row := self._find_row_of_flow(flow)) is not None)
+        grown, refused = self._compute_growth()
         rows = (
             {row for row, _ in counts} | set(tracked) | {row for row, rates in grown.items() if any(rates.values())}
         )
@@ -112,7 +112,7 @@ class Rates:
         """Return the oldest count of the window: a Service that came back may have kept the counts of its rules."""
         return next(counts[measure][owner] for _, counts in self._counted if owner in counts.get(measure, {}))
 
-    def _growth(self) -> tuple[dict[_Row, dict[str, float | None]], dict[str, float]]:
+    def _compute_growth(self) -> tuple[dict[_Row, dict[str, float | None]], dict[str, float]]:
         """Return the growth of the modes' counts per second of the window; 0 for a counter that restarted."""
         if len(self._counted) < 2:
             return {}, {}
@@ -154,10 +154,10 @@ def top_view(document: Document, most: int) -> RenderableType:
         services.setdefault(row["service"], []).append(row)
     for service, endpoints in services.items():
         shown = [{**row, "newPerSecond": _count_new_connections(row)} for row in endpoints]
-        rows.append([Text(service, style="bold"), *_numbers(_sum_rows(shown))])
-        rows.extend([f"  {row['endpoint']}", *_numbers(row)] for row in shown)
+        rows.append([Text(service, style="bold"), *_format_numbers(_sum_rows(shown))])
+        rows.extend([f"  {row['endpoint']}", *_format_numbers(row)] for row in shown)
     head = f"the last {document['seconds']:g} s, from {document['source']}"
-    silent = silent_lines(document.get("silent", []))
+    silent = format_silences(document.get("silent", []))
     parts: list[RenderableType] = [Text(line, style="bold yellow") for line in silent]
     parts.append(Text(head, style="dim"))
     if document["lostEvents"]:
@@ -166,7 +166,7 @@ def top_view(document: Document, most: int) -> RenderableType:
         *(Column("service / endpoint"), Column("new/s"), Column("ended/s", rank=1), Column("unanswered/s")),
         *(Column("tracked"), Column("in/s", rank=2), Column("out/s", rank=2)),
     ]
-    parts.append(table(titles, rows[:most]))
+    parts.append(build_table(titles, rows[:most]))
     if not rows:
         parts.append(Text("no connection to a VIP yet"))
     elif len(rows) > most:
@@ -190,8 +190,8 @@ def _sum_rows(rows: Iterable[Document]) -> Document:
     }
 
 
-def _numbers(row: Document) -> list[str]:
-    sizes = ("-" if row[field] is None else size_text(row[field]) for field in _SIZES)
+def _format_numbers(row: Document) -> list[str]:
+    sizes = ("-" if row[field] is None else format_size(row[field]) for field in _SIZES)
     return [*(f"{row[field]:g}" for field in _FIELDS), *sizes]
 
 
@@ -230,17 +230,17 @@ def top(
         FlowEvents() as events,
         open_kernel(config) as kernel,
         Followed(config) as objects,
-        Live(console=show.console(), auto_refresh=False, screen=False) as live,
+        Live(console=show.build_console(), auto_refresh=False, screen=False) as live,
     ):
         rates = Rates(objects.frontends, max(window, interval), time.time())
-        rates.count(time.time(), read_counts(objects.situation, kernel.modes))
+        rates.record_counts(time.time(), read_counts(objects.situation, kernel.modes))
         with suppress(KeyboardInterrupt):
             for _ in itertools.count() if count is None else range(count):
-                for heard in events.until(time.monotonic() + interval):
-                    rates.take(heard)
+                for heard in events.yield_until(time.monotonic() + interval):
+                    rates.count_notification(heard)
                 rates.recognise(objects.frontends)
-                rates.count(time.time(), read_counts(objects.situation, kernel.modes))
-                document = rates.document(time.time(), list_tracked()) | {"silent": objects.silent()}
+                rates.record_counts(time.time(), read_counts(objects.situation, kernel.modes))
+                document = rates.build_document(time.time(), list_tracked_flows()) | {"silent": objects.silent()}
                 document["rows"] = [row for row in document["rows"] if row["service"].startswith(wanted)]
                 if output in ("json", "yaml", "name"):
                     show.print_item(document, output)
@@ -250,4 +250,4 @@ def top(
                 if live.console.is_terminal:
                     live.update(view, refresh=True)
                 else:
-                    show.write(live.console, view)
+                    show.write_view(live.console, view)

@@ -15,16 +15,16 @@ from rich.text import Text
 from vipwire.config.configuration import Config
 from vipwire.inspect.command import show
 from vipwire.inspect.command.options import EVERYWHERE, NAMED_OUTPUT, NAMESPACE, LookCommand, scope_services
-from vipwire.inspect.command.show import table
+from vipwire.inspect.command.show import build_table
 from vipwire.inspect.explain.packet import check_destination, read_destination
 from vipwire.inspect.node.flows import FlowEvents, FlowNotification, Frontends
 from vipwire.inspect.node.followed import Followed
-from vipwire.inspect.node.silence import silent_lines
-from vipwire.inspect.status.document import Document, share_text
+from vipwire.inspect.node.silence import format_silences
+from vipwire.inspect.status.document import Document, format_share
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import Address, format_address, format_endpoint
 from vipwire.terminal.columns import Prose
-from vipwire.terminal.output import note, warn
+from vipwire.terminal.output import print_note, print_warning
 
 _STEP_SECONDS: Final = 1.0
 
@@ -43,7 +43,7 @@ class Tracer:
     def recognise(self, frontends: Frontends) -> None:
         self._frontends = frontends
 
-    def take(self, notification: FlowNotification) -> Document | None:
+    def describe_notification(self, notification: FlowNotification) -> Document | None:
         """Count an event; describe it if its connection goes to a frontend that the user asked for."""
         if notification.event is None:
             self.lost = True
@@ -74,7 +74,7 @@ class Tracer:
             document["seconds"] = None if began is None else round(notification.when - began, 3)
         return document
 
-    def summary(self) -> Document:
+    def build_summary(self) -> Document:
         totals: Counter[str] = Counter()
         for (service, _), count in self.endpoints.items():
             totals[service] += count
@@ -116,12 +116,12 @@ def event_view(document: Document) -> Text:
 
 def summary_view(summary: Document) -> RenderableType:
     rows = [
-        [each["service"], each["endpoint"], str(each["connections"]), share_text(Fraction(each["share"]))]
+        [each["service"], each["endpoint"], str(each["connections"]), format_share(Fraction(each["share"]))]
         for each in summary["endpoints"]
     ]
     parts: list[RenderableType] = [Text()]
     if rows:
-        parts.append(table(["service", "endpoint", "new connections", "share"], rows))
+        parts.append(build_table(["service", "endpoint", "new connections", "share"], rows))
     else:
         parts.append(Text("No new connection to a VIP was seen."))
     if summary["lostEvents"]:
@@ -156,34 +156,34 @@ def trace(
             ending = None if seconds is None else time.monotonic() + seconds
             while ending is None or time.monotonic() < ending:
                 tracer.recognise(objects.frontends)
-                said = _tell_silence(silent_lines(objects.silent()), said)
-                for heard in events.until(min(time.monotonic() + _STEP_SECONDS, ending or math.inf)):
-                    document = tracer.take(heard)
+                said = _print_new_silences(format_silences(objects.silent()), said)
+                for heard in events.yield_until(min(time.monotonic() + _STEP_SECONDS, ending or math.inf)):
+                    document = tracer.describe_notification(heard)
                     if document is not None:
-                        _print(document, output)
-    _print(tracer.summary(), output)
+                        _print_event(document, output)
+    _print_event(tracer.build_summary(), output)
 
 
-def _tell_silence(lines: list[str], said: list[str]) -> list[str]:
+def _print_new_silences(lines: list[str], said: list[str]) -> list[str]:
     """Print the lines that were not `said` yet on stderr, and once that all parts answer again; return the lines."""
     for line in lines:
         if line not in said:
-            warn(line)
+            print_warning(line)
     if said and not lines:
-        note("all parts answer again")
+        print_note("all parts answer again")
     return lines
 
 
-def _print(document: Document, output: str) -> None:
+def _print_event(document: Document, output: str) -> None:
     if output not in ("table", "wide"):
         show.print_item(document, output)
         return
-    shown, screen = show.visible_document(document), show.console()
+    shown, screen = show.visible_document(document), show.build_console()
     if document.get("kind") == "TraceSummary":
-        show.write(screen, summary_view(shown))
+        show.write_view(screen, summary_view(shown))
         return
     line = event_view(shown)
     if screen.is_terminal:
-        show.write(screen, Prose(line, hanging=BEHIND_THE_TIME))
+        show.write_view(screen, Prose(line, hanging=BEHIND_THE_TIME))
     else:
-        show.write(screen, line, soft_wrap=True)
+        show.write_view(screen, line, soft_wrap=True)

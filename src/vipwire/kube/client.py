@@ -26,7 +26,7 @@ from vipwire.watched_objects.event import EventOf, K, T
 USER_AGENT = f"vipwire/{__version__} (linux)"
 
 
-def any_number() -> float:
+def draw_random_fraction() -> float:
     """A random number in [0, 1), without importing `random`, which takes long."""
     return (int.from_bytes(os.urandom(7)) >> 3) / (1 << 53)
 
@@ -44,7 +44,7 @@ class ApiSource(Generic[K, T]):
         resources: Iterable[Resource[K, T]],
         *,
         clock: Callable[[], float] = time.monotonic,
-        chance: Callable[[], float] = any_number,
+        chance: Callable[[], float] = draw_random_fraction,
         answer_timeout: float = ANSWER_TIMEOUT,
         witness: Witness = ignore_result,
         places: Callable[[frozenset[AddressPort]], None] | None = None,
@@ -64,9 +64,11 @@ class ApiSource(Generic[K, T]):
         )
         async with connection, asyncio.TaskGroup() as group:
             for watch in self._watches:
-                group.create_task(self._watch(connection, watch, emit), name=f"watch {watch.resource.plural}")
+                group.create_task(
+                    self._watch_resource(connection, watch, emit), name=f"watch {watch.resource.plural}"
+                )
 
-    async def _watch(
+    async def _watch_resource(
         self, connection: Connection, watch: ResourceWatch[K, T], emit: Callable[[EventOf[K, T]], None]
     ) -> None:
         while True:
@@ -74,9 +76,9 @@ class ApiSource(Generic[K, T]):
                 case Sleep(seconds):
                     await asyncio.sleep(seconds)
                 case WatchRequest() as request:
-                    await self._ask(connection, watch, request, emit)
+                    await self._send_request(connection, watch, request, emit)
 
-    async def _ask(
+    async def _send_request(
         self,
         connection: Connection,
         watch: ResourceWatch[K, T],
@@ -88,9 +90,9 @@ class ApiSource(Generic[K, T]):
                 if response.status != 200:
                     await self._handle_refusal(watch, response, emit)
                 elif request.watch:
-                    await self._stream(watch, response, emit)
+                    await self._read_stream(watch, response, emit)
                 else:
-                    _emit_all(watch.page(await response.read(LONGEST_PAGE, self._alone), self._clock()), emit)
+                    _emit_all(watch.handle_page(await response.read(LONGEST_PAGE, self._alone), self._clock()), emit)
         except TRANSPORT_ERRORS as error:
             watch.handle_failure(reason_of(error), self._clock())
 
@@ -98,10 +100,10 @@ class ApiSource(Generic[K, T]):
         self, watch: ResourceWatch[K, T], response: Response, emit: Callable[[EventOf[K, T]], None]
     ) -> None:
         body = await response.read_at_most(1 << 16)
-        wait = retry_after(response.headers.get("retry-after", ""), time.time())
+        wait = parse_retry_after(response.headers.get("retry-after", ""), time.time())
         _emit_all(watch.handle_refusal(response.status, body, self._clock(), wait), emit)
 
-    async def _stream(
+    async def _read_stream(
         self, watch: ResourceWatch[K, T], response: Response, emit: Callable[[EventOf[K, T]], None]
     ) -> None:
         def take(data: bytes) -> bool:
@@ -116,7 +118,7 @@ class ApiSource(Generic[K, T]):
         watch.handle_end(self._clock())
 
 
-def retry_after(text: str, now: float) -> float:
+def parse_retry_after(text: str, now: float) -> float:
     """Read the header Retry-After (RFC 9110 10.2.3) as seconds from `now` (since the epoch); 0 if unusable."""
     if text.isascii() and text.isdigit():
         return float(text[:9])

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from sys import intern
 
 from vipwire.kube import wire
-from vipwire.kube.finding import Findings, is_label, ordinary_address
+from vipwire.kube.finding import Findings, is_label, parse_ordinary_address
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, family_of
 from vipwire.model.problem import Problem
@@ -36,9 +36,9 @@ def convert_slice(source: wire.WireEndpointSlice) -> tuple[EndpointSlice | None,
     found = Findings("EndpointSlice", ObjectName(namespace, meta.name or ""))
     family = _FAMILIES.get(source.address_type or "")
     if family is None:
-        found.note("addressType", f"{source.address_type!r} is unknown (allowed: IPv4, IPv6, FQDN)")
+        found.note_problem("addressType", f"{source.address_type!r} is unknown (allowed: IPv4, IPv6, FQDN)")
     if not is_label(labels.service):
-        found.note(
+        found.note_problem(
             "metadata.labels[kubernetes.io/service-name]", f"{labels.service[:80]!r} is not the name of a Service"
         )
         family = None
@@ -49,8 +49,8 @@ def convert_slice(source: wire.WireEndpointSlice) -> tuple[EndpointSlice | None,
         name=found.name,
         service=ObjectName(namespace, intern(labels.service)),
         family=family,
-        ports=_ports(source.ports or (), "ports", found),
-        endpoints=_endpoints(source.endpoints or (), family, found),
+        ports=_convert_ports(source.ports or (), "ports", found),
+        endpoints=_convert_endpoints(source.endpoints or (), family, found),
         triggered=found.timestamp(_TRIGGER_FIELD, annotations.triggered),
     )
     return converted, found.problems()
@@ -73,8 +73,8 @@ def convert_endpoints(source: wire.WireEndpoints) -> tuple[tuple[EndpointSlice, 
     slices = []
     for index, subset in enumerate(source.subsets or ()):
         path = f"subsets[{index}]"
-        ports = _ports(subset.ports or (), f"{path}.ports", found)
-        endpoints = tuple(_subset(subset, path, found))
+        ports = _convert_ports(subset.ports or (), f"{path}.ports", found)
+        endpoints = tuple(_convert_subset(subset, path, found))
         for family in Family:
             ours = tuple(endpoint for endpoint in endpoints if family_of(endpoint.address) is family)
             if ours:
@@ -83,7 +83,7 @@ def convert_endpoints(source: wire.WireEndpoints) -> tuple[tuple[EndpointSlice, 
     return tuple(slices), found.problems()
 
 
-def _subset(subset: wire.Subset, path: str, found: Findings) -> Iterator[Endpoint]:
+def _convert_subset(subset: wire.Subset, path: str, found: Findings) -> Iterator[Endpoint]:
     for ready, field in ((True, "addresses"), (False, "notReadyAddresses")):
         sources = (subset.addresses if ready else subset.not_ready_addresses) or ()
         for index, source in enumerate(sources):
@@ -93,27 +93,29 @@ def _subset(subset: wire.Subset, path: str, found: Findings) -> Iterator[Endpoin
                 yield Endpoint(address, ready, serving=ready, node=node)
 
 
-def _ports(ports: tuple[wire.WireEndpointPort, ...], field: str, found: Findings) -> tuple[EndpointPort, ...]:
+def _convert_ports(ports: tuple[wire.WireEndpointPort, ...], field: str, found: Findings) -> tuple[EndpointPort, ...]:
     """Read the ports. A single port, the usual case, is cached."""
     if len(ports) == 1:
         try:
-            return _only_port(ports[0])
+            return _convert_single_port(ports[0])
         except ValueError:
             pass  # the slow path notes the problem
-    return _share_ports(tuple(_each_port(ports, field, found)))
+    return _share_ports(tuple(_convert_each_port(ports, field, found)))
 
 
 @functools.lru_cache(maxsize=1024)
-def _only_port(source: wire.WireEndpointPort) -> tuple[EndpointPort, ...]:
+def _convert_single_port(source: wire.WireEndpointPort) -> tuple[EndpointPort, ...]:
     """Read a slice's single port; raise ValueError (which is not cached) if it has a problem."""
     found = Findings("EndpointSlice", _NO_NAME)
-    ports = tuple(_each_port((source,), "ports", found))
+    ports = tuple(_convert_each_port((source,), "ports", found))
     if found.problems():
         raise ValueError
     return _share_ports(ports)
 
 
-def _each_port(ports: tuple[wire.WireEndpointPort, ...], field: str, found: Findings) -> Iterator[EndpointPort]:
+def _convert_each_port(
+    ports: tuple[wire.WireEndpointPort, ...], field: str, found: Findings
+) -> Iterator[EndpointPort]:
     names: set[str] = set()
     for index, source in enumerate(ports):
         path = f"{field}[{index}]"
@@ -123,18 +125,20 @@ def _each_port(ports: tuple[wire.WireEndpointPort, ...], field: str, found: Find
         if name is None or protocol is None or number is None:
             continue
         if name in names:
-            found.note(f"{path}.name", f"{name!r} is duplicate: vipwire uses the first")
+            found.note_problem(f"{path}.name", f"{name!r} is duplicate: vipwire uses the first")
             continue
         names.add(name)
         yield EndpointPort(intern(name), protocol, number)
 
 
-def _endpoints(sources: tuple[wire.WireEndpoint, ...], family: Family, found: Findings) -> tuple[Endpoint, ...]:
+def _convert_endpoints(
+    sources: tuple[wire.WireEndpoint, ...], family: Family, found: Findings
+) -> tuple[Endpoint, ...]:
     size = family.bits // 8
     endpoints: list[Endpoint] = []
     for index, source in enumerate(sources):
-        address = ordinary_address(source.addresses[0]) if size == 4 and source.addresses else None
-        if address is None and (address := _address(source, index, size, found)) is None:
+        address = parse_ordinary_address(source.addresses[0]) if size == 4 and source.addresses else None
+        if address is None and (address := _choose_address(source, index, size, found)) is None:
             continue
         conditions, hints = source.conditions or _NO_CONDITIONS, source.hints
         node = intern(source.node_name) if source.node_name else ""
@@ -143,26 +147,26 @@ def _endpoints(sources: tuple[wire.WireEndpoint, ...], family: Family, found: Fi
         if hints is None:
             endpoints.append(Endpoint(address, ready, serving, conditions.terminating is True, node))
         else:
-            zones = _names(hints.for_zones) if hints.for_zones else ()
-            nodes = _names(hints.for_nodes) if hints.for_nodes else ()
+            zones = _list_zone_names(hints.for_zones) if hints.for_zones else ()
+            nodes = _list_zone_names(hints.for_nodes) if hints.for_nodes else ()
             endpoints.append(Endpoint(address, ready, serving, conditions.terminating is True, node, zones, nodes))
     return tuple(endpoints)
 
 
-def _address(source: wire.WireEndpoint, index: int, size: int, found: Findings) -> Address | None:
+def _choose_address(source: wire.WireEndpoint, index: int, size: int, found: Findings) -> Address | None:
     """Read the first address: the others have no defined meaning, and no proxy uses them."""
     if not source.addresses:
-        found.note(f"endpoints[{index}].addresses", "is missing")
+        found.note_problem(f"endpoints[{index}].addresses", "is missing")
         return None
     text = source.addresses[0]
     address = found.address(f"endpoints[{index}].addresses[0]", text, local_use=False)
     if address is not None and len(address) != size:
-        found.note(f"endpoints[{index}].addresses[0]", f"{text!r} is not of the slice's addressType")
+        found.note_problem(f"endpoints[{index}].addresses[0]", f"{text!r} is not of the slice's addressType")
         return None
     return address
 
 
-def _names(hinted: tuple[wire.HintedName, ...]) -> tuple[str, ...]:
+def _list_zone_names(hinted: tuple[wire.HintedName, ...]) -> tuple[str, ...]:
     if len(hinted) == 1:
         return _one_name(hinted[0].name)
     return _share_names(tuple([hint.name for hint in hinted if hint.name]))

@@ -79,7 +79,7 @@ class TokenBucket:
         self._qps, self._burst = qps, max(1, burst)
         self._tokens, self._at = float(self._burst), 0.0
 
-    def wait(self, now: float) -> float:
+    def take_token(self, now: float) -> float:
         """Take a token; return the seconds to wait before using it."""
         if self._qps <= 0:
             return 0.0
@@ -125,7 +125,7 @@ class EventRecorder:
                 try:
                     await self._send_until_answered(connection, note)
                 except TRANSPORT_ERRORS as error:
-                    self._drop(note, reason_of(error))
+                    self._drop_event(note, reason_of(error))
                 finally:
                     self._queue.task_done()
 
@@ -135,47 +135,49 @@ class EventRecorder:
     async def _send_until_answered(self, connection: Connection, note: EventNote) -> None:
         for pause in self._pauses:
             with contextlib.suppress(*TRANSPORT_ERRORS):
-                await self._send(connection, note)
+                await self._send_event(connection, note)
                 return
             await asyncio.sleep(pause)
-        await self._send(connection, note)
+        await self._send_event(connection, note)
 
-    async def _send(self, connection: Connection, note: EventNote) -> None:
-        await asyncio.sleep(self._bucket.wait(self._wall()))
+    async def _send_event(self, connection: Connection, note: EventNote) -> None:
+        await asyncio.sleep(self._bucket.take_token(self._wall()))
         now = self._wall()
         sent = self._sent.get(note)
         path = f"/api/v1/namespaces/{note.about.namespace or 'default'}/events"
         if sent is not None and now - sent.last < FORGET_AFTER:
-            body = {"count": sent.count + 1, "lastTimestamp": format_time(_utc(now))}
+            body = {"count": sent.count + 1, "lastTimestamp": format_time(_convert_to_utc(now))}
             payload = Payload(msgspec.json.encode(body), "application/merge-patch+json")
-            status = await self._ask(connection, "PATCH", f"{path}/{sent.name}", payload)
+            status = await self._send_request(connection, "PATCH", f"{path}/{sent.name}", payload)
             if status != 404:
-                self._remember(note, _Sent(sent.name, sent.count + 1, sent.first, now), status)
+                self._remember_sent(note, _Sent(sent.name, sent.count + 1, sent.first, now), status)
                 return
         sent = _Sent(f"{note.about.name[:200]}.{int(now * 1e9):x}", 1, now, now)
         event = {
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {"name": sent.name, "namespace": note.about.namespace or "default"},
-            **event_about(note, sent.count, _utc(sent.first), _utc(sent.last), self._host),
+            **build_event_fields(
+                note, sent.count, _convert_to_utc(sent.first), _convert_to_utc(sent.last), self._host
+            ),
         }
         payload = Payload(msgspec.json.encode(event))
-        self._remember(note, sent, await self._ask(connection, "POST", path, payload))
+        self._remember_sent(note, sent, await self._send_request(connection, "POST", path, payload))
 
-    async def _ask(self, connection: Connection, method: str, path: str, payload: Payload) -> int:
+    async def _send_request(self, connection: Connection, method: str, path: str, payload: Payload) -> int:
         async with connection.request(method, path, timeout=TIMEOUT, payload=payload) as response:
             return response.status
 
-    def _remember(self, note: EventNote, sent: _Sent, status: int) -> None:
+    def _remember_sent(self, note: EventNote, sent: _Sent, status: int) -> None:
         if status >= 300:
-            self._drop(note, f"the server answered {status}")
+            self._drop_event(note, f"the server answered {status}")
             return
         self._sent[note] = sent
         self._sent.move_to_end(note)
         if len(self._sent) > REMEMBERED:
             self._sent.popitem(last=False)
 
-    def _drop(self, note: EventNote, reason: str) -> None:
+    def _drop_event(self, note: EventNote, reason: str) -> None:
         self.dropped += 1
         _log.debug("event not sent: %s %s: %s", note.about.kind, note.about.name, reason)
 
@@ -185,7 +187,9 @@ def make_note(about: Subject, kind: EventType, reason: str, message: str) -> Eve
     return EventNote(about, kind, reason, escape_invisible(message)[:LONGEST_MESSAGE])
 
 
-def event_about(note: EventNote, count: int, first: dt.datetime, last: dt.datetime, host: str = "") -> dict[str, Any]:
+def build_event_fields(
+    note: EventNote, count: int, first: dt.datetime, last: dt.datetime, host: str = ""
+) -> dict[str, Any]:
     """Build an Event without its metadata. `host` is the reporting machine."""
     about = note.about
     return {
@@ -208,5 +212,5 @@ def event_about(note: EventNote, count: int, first: dt.datetime, last: dt.dateti
     }
 
 
-def _utc(seconds: float) -> dt.datetime:
+def _convert_to_utc(seconds: float) -> dt.datetime:
     return dt.datetime.fromtimestamp(seconds, dt.UTC)

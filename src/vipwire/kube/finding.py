@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Any, Final, TypeVar
 
 from vipwire.model.names import ObjectName
-from vipwire.model.net import SPECIAL_FIRST_BYTES, Address, Prefix, Protocol, parse_address, special_use
+from vipwire.model.net import SPECIAL_FIRST_BYTES, Address, Prefix, Protocol, describe_special_use, parse_address
 from vipwire.model.problem import Problem
 from vipwire.model.times import parse_time
 
@@ -38,7 +38,7 @@ class Findings:
         self._problems: list[Problem] = []
         self._untold = 0
 
-    def note(self, field: str, message: str) -> None:
+    def note_problem(self, field: str, message: str) -> None:
         """Add one problem; beyond `MOST_PROBLEMS`, only count it."""
         if len(self._problems) < MOST_PROBLEMS:
             self._problems.append(Problem(self.kind, self.name, field, message))
@@ -57,16 +57,16 @@ class Findings:
         Refuses unspecified, loopback, multicast and broadcast addresses, which no proxy may serve. `local_use=False`
         refuses link-local ones too, as the API server does for endpoints and externalIPs.
         """
-        ordinary = ordinary_address(text or "")
+        ordinary = parse_ordinary_address(text or "")
         if ordinary is not None:
             return ordinary
         try:
             address = parse_address(text or "")
         except ValueError as error:
-            self.note(field, str(error))
+            self.note_problem(field, str(error))
             return None
-        if special := special_use(address, link_local=not local_use):
-            self.note(field, f"{text!r} is {special}, which cannot be an endpoint")
+        if special := describe_special_use(address, link_local=not local_use):
+            self.note_problem(field, f"{text!r} is {special}, which cannot be an endpoint")
             return None
         return address
 
@@ -76,7 +76,7 @@ class Findings:
             return ()
         found: dict[Address, None] = {}
         for index, text in enumerate(texts):
-            address = ordinary_address(text)
+            address = parse_ordinary_address(text)
             if address is None:
                 address = self.address(f"{field}[{index}]", text, local_use=local_use)
             if address is not None:
@@ -90,7 +90,7 @@ class Findings:
             try:
                 found[Prefix.parse(text.strip())] = None
             except ValueError as error:
-                self.note(f"{field}[{index}]", str(error))
+                self.note_problem(f"{field}[{index}]", str(error))
         return tuple(found)
 
     def protocol(self, field: str, text: str | None) -> Protocol | None:
@@ -100,23 +100,23 @@ class Findings:
         try:
             return Protocol[text]
         except KeyError:
-            self.note(field, f"{text!r} is not a protocol (allowed: {_ALLOWED_PROTOCOLS})")
+            self.note_problem(field, f"{text!r} is not a protocol (allowed: {_ALLOWED_PROTOCOLS})")
             return None
 
     def port(self, field: str, number: int | None) -> int | None:
         if number is not None and 0 < number < 65536:
             return number
-        self.note(field, "is missing" if number is None else f"{number} is not a port (allowed: 1 to 65535)")
+        self.note_problem(field, "is missing" if number is None else f"{number} is not a port (allowed: 1 to 65535)")
         return None
 
     def choice(self, field: str, text: str | None, default: Choice) -> Choice:
         """Read an enum's value; absent or unknown gives `default`, unknown is noted."""
         if not text:
             return default
-        members: Mapping[str, Choice] = _members(type(default))
+        members: Mapping[str, Choice] = _map_members_by_value(type(default))
         if (member := members.get(text)) is not None:
             return member
-        self.note(field, f"{text!r} is unknown (allowed: {', '.join(members)}): vipwire uses {default.value}")
+        self.note_problem(field, f"{text!r} is unknown (allowed: {', '.join(members)}): vipwire uses {default.value}")
         return default
 
     def timestamp(self, field: str, text: str | None) -> float | None:
@@ -124,26 +124,30 @@ class Findings:
         if not text:
             return None
         try:
-            return _instant(text)
+            return _parse_instant(text)
         except (ValueError, OverflowError):
-            self.note(field, f"{text!r} is not a time (RFC 3339)")
+            self.note_problem(field, f"{text!r} is not a time (RFC 3339)")
             return None
 
     def port_name(self, field: str, text: str | None) -> str | None:
         """Read a port's name, a DNS label or "": the kernel's comments and chain names contain it."""
         if not text or _LABEL.fullmatch(text):
             return text or ""
-        self.note(field, f"{_cut_text(text)!r} is not a DNS label of at most 63 characters")
+        self.note_problem(field, f"{_cut_text(text)!r} is not a DNS label of at most 63 characters")
         return None
 
     def named(self, *, namespaced: bool) -> bool:
         """Check the object's name as the API server does, so that it is safe in comments and scripts."""
         namespace, name = self.name
         if not _SUBDOMAIN.fullmatch(name):
-            self.note("metadata.name", f"{_cut_text(name)!r} is not a DNS subdomain of at most 253 characters")
+            self.note_problem(
+                "metadata.name", f"{_cut_text(name)!r} is not a DNS subdomain of at most 253 characters"
+            )
             return False
         if namespaced and not is_label(namespace):
-            self.note("metadata.namespace", f"{_cut_text(namespace)!r} is not a DNS label of at most 63 characters")
+            self.note_problem(
+                "metadata.namespace", f"{_cut_text(namespace)!r} is not a DNS label of at most 63 characters"
+            )
             return False
         return True
 
@@ -159,26 +163,26 @@ def _is_label(text: str) -> bool:
 
 
 @functools.cache
-def _members(choices: type[Enum]) -> Mapping[str, Any]:
+def _map_members_by_value(choices: type[Enum]) -> Mapping[str, Any]:
     return {str(member.value): member for member in choices}
 
 
 @functools.lru_cache(maxsize=1024)
-def _instant(text: str) -> float:
+def _parse_instant(text: str) -> float:
     return parse_time(text).timestamp()
 
 
-def ordinary_address(text: str) -> Address | None:
+def parse_ordinary_address(text: str) -> Address | None:
     """Read a usual IPv4 address, in a sixth of the time; None: call `Findings.address`."""
     beginning, _, last = text.rpartition(".")
     try:
-        return Address(_first_octets(beginning) + _OCTETS[last])
+        return Address(_read_first_octets(beginning) + _OCTETS[last])
     except (KeyError, ValueError):
         return None
 
 
 @functools.lru_cache(maxsize=8192)
-def _first_octets(text: str) -> bytes:
+def _read_first_octets(text: str) -> bytes:
     """Read the first three octets, which a node's Pods share. Raise KeyError or ValueError."""
     first, second, third = (_OCTETS[octet] for octet in text.split("."))
     if first[0] in SPECIAL_FIRST_BYTES:

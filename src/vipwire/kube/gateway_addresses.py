@@ -25,14 +25,14 @@ POOL: Final = ObjectName("kube-system", "vipwire-load-balancer-ranges")
 _LABEL: Final = re.compile("[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 
 
-def made_by_deployment(annotations: Mapping[str, str]) -> bool:
+def is_created_by_deployment(annotations: Mapping[str, str]) -> bool:
     """Report whether `vipwire gateway --services` made a Service; its endpoints are that program's Pods."""
     return OF_CONTROLLER in annotations
 
 
-def is_listened_at(annotations: Mapping[str, str]) -> bool:
+def is_haproxy_service(annotations: Mapping[str, str]) -> bool:
     """Report whether HAProxy itself listens at a Service's addresses, so that no proxy serves them."""
-    return GATEWAY in annotations and not made_by_deployment(annotations)
+    return GATEWAY in annotations and not is_created_by_deployment(annotations)
 
 
 def service_name(gateway: str, of_class: str) -> str:

@@ -124,7 +124,7 @@ class ObjectClient:
         except TRANSPORT_ERRORS as error:
             raise UnreachableError(f"the API server does not answer: {reason_of(error)}") from None
         if status >= 300:
-            raise _refusal(status, content)
+            raise _build_api_error(status, content)
         return content
 
 
@@ -143,7 +143,7 @@ class FencedObjects(ObjectClient):
         return await super()._send(method, path, query, payload, most=most)
 
 
-def _refusal(status: int, content: bytes | bytearray) -> ApiError:
+def _build_api_error(status: int, content: bytes | bytearray) -> ApiError:
     try:
         value = msgspec.json.decode(content)
     except BROKEN:

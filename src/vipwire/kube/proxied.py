@@ -54,23 +54,23 @@ class _IPMode(enum.Enum):
 def convert_service(source: wire.WireService) -> tuple[Service | None, tuple[Problem, ...]]:
     """Convert one Service; None if a proxy has nothing to serve."""
     meta, spec = source.metadata or _NO_META, source.spec or _NO_SPEC
-    if _is_not_ours(meta, spec):
+    if _is_of_other_proxy(meta, spec):
         return None, ()
     found = Findings("Service", ObjectName(intern(meta.namespace or ""), intern(meta.name or "")))
     if not found.named(namespaced=True):
         return None, found.problems()
-    cluster_ips = _cluster_ips(spec, found)
+    cluster_ips = _convert_cluster_ips(spec, found)
     if not cluster_ips:
         return None, found.problems()
     kind = found.choice("spec.type", spec.type, ServiceType.CLUSTER_IP)
     external_policy = found.choice("spec.externalTrafficPolicy", spec.external_traffic_policy, TrafficPolicy.CLUSTER)
     if meta.annotations and wants_local(meta.annotations):
         external_policy = TrafficPolicy.LOCAL
-    source_ranges, open_to_any = _source_ranges(spec, found)
-    load_balancer_ips = _load_balancer_ips(source.status, found)
+    source_ranges, open_to_any = _convert_source_ranges(spec, found)
+    load_balancer_ips = _convert_load_balancer_ips(source.status, found)
     service = Service(
         name=found.name,
-        ports=_ports(spec.ports or (), kind, found),
+        ports=_convert_ports(spec.ports or (), kind, found),
         cluster_ips=cluster_ips,
         type=kind,
         uid=meta.uid or "",
@@ -82,20 +82,20 @@ def convert_service(source: wire.WireService) -> tuple[Service | None, tuple[Pro
             "spec.internalTrafficPolicy", spec.internal_traffic_policy, TrafficPolicy.CLUSTER
         ),
         external_policy=external_policy,
-        affinity_seconds=_affinity(spec, found),
-        health_check_node_port=_health_check(spec, kind, external_policy, found),
-        annotations=_annotations(meta.annotations),
+        affinity_seconds=_convert_affinity(spec, found),
+        health_check_node_port=_convert_health_check(spec, kind, external_policy, found),
+        annotations=_select_annotations(meta.annotations),
     )
     return service, found.problems()
 
 
-def _is_not_ours(meta: wire.ServiceMeta, spec: wire.ServiceSpec) -> bool:
+def _is_of_other_proxy(meta: wire.ServiceMeta, spec: wire.ServiceSpec) -> bool:
     if meta.labels is not None and meta.labels.proxy_name is not None:
         return True
     return spec.type == "ExternalName" or spec.cluster_ip == "None" or "None" in (spec.cluster_ips or ())
 
 
-def _cluster_ips(spec: wire.ServiceSpec, found: Findings) -> tuple[Address, ...]:
+def _convert_cluster_ips(spec: wire.ServiceSpec, found: Findings) -> tuple[Address, ...]:
     """Read the ClusterIPs: at most one a family; `clusterIP` counts only without `clusterIPs`."""
     if spec.cluster_ips:
         addresses = found.addresses("spec.clusterIPs", spec.cluster_ips)
@@ -103,56 +103,62 @@ def _cluster_ips(spec: wire.ServiceSpec, found: Findings) -> tuple[Address, ...]
         address = found.address("spec.clusterIP", spec.cluster_ip)
         addresses = () if address is None else (address,)
     else:
-        found.note("spec.clusterIP", "is missing: a Service needs a cluster IP here, or None to be headless")
+        found.note_problem("spec.clusterIP", "is missing: a Service needs a cluster IP here, or None to be headless")
         return ()
     if len(addresses) <= 1:
         return addresses
     by_family: dict[Family, Address] = {}
     for address in addresses:
         if by_family.setdefault(family_of(address), address) != address:
-            found.note(
+            found.note_problem(
                 "spec.clusterIPs", f"has more than one {family_of(address).value} address: vipwire uses the first"
             )
     return tuple(by_family.values())
 
 
-def _ports(ports: tuple[wire.WireServicePort, ...], kind: ServiceType, found: Findings) -> tuple[ServicePort, ...]:
+def _convert_ports(
+    ports: tuple[wire.WireServicePort, ...], kind: ServiceType, found: Findings
+) -> tuple[ServicePort, ...]:
     """Read the ports. A single port, the usual case, is cached."""
     if len(ports) == 1:
         try:
-            return _only_port(ports[0], kind)
+            return _convert_single_port(ports[0], kind)
         except ValueError:
             pass  # the slow path notes the problem
-    return _share_ports(tuple(_each_port(ports, kind, found)))
+    return _share_ports(tuple(_convert_each_port(ports, kind, found)))
 
 
 @functools.lru_cache(maxsize=1024)
-def _only_port(source: wire.WireServicePort, kind: ServiceType) -> tuple[ServicePort, ...]:
+def _convert_single_port(source: wire.WireServicePort, kind: ServiceType) -> tuple[ServicePort, ...]:
     """Read a Service's single port; raise ValueError (which is not cached) if it has a problem."""
     found = Findings("Service", _NO_NAME)
-    ports = tuple(_each_port((source,), kind, found))
+    ports = tuple(_convert_each_port((source,), kind, found))
     if found.problems():
         raise ValueError
     return _share_ports(ports)
 
 
-def _each_port(ports: tuple[wire.WireServicePort, ...], kind: ServiceType, found: Findings) -> Iterator[ServicePort]:
+def _convert_each_port(
+    ports: tuple[wire.WireServicePort, ...], kind: ServiceType, found: Findings
+) -> Iterator[ServicePort]:
     if not ports:
-        found.note("spec.ports", "is missing: the Service has no ports")
+        found.note_problem("spec.ports", "is missing: the Service has no ports")
     numbers, names, node_ports = set(), set(), set()
     for index, source in enumerate(ports):
         path = f"spec.ports[{index}]"
-        port = _port(source, path, kind, found)
+        port = _convert_port(source, path, kind, found)
         if port is None:
             continue
         if (port.port, port.protocol) in numbers:
-            found.note(f"{path}.port", f"{port.port}/{port.protocol.name} is duplicate: vipwire uses the first")
+            found.note_problem(
+                f"{path}.port", f"{port.port}/{port.protocol.name} is duplicate: vipwire uses the first"
+            )
             continue
         if port.name in names:
-            found.note(f"{path}.name", f"{port.name!r} is duplicate: vipwire uses the first")
+            found.note_problem(f"{path}.name", f"{port.name!r} is duplicate: vipwire uses the first")
             continue
         if port.node_port and (port.node_port, port.protocol) in node_ports:
-            found.note(
+            found.note_problem(
                 f"{path}.nodePort", f"{port.node_port}/{port.protocol.name} is duplicate: vipwire ignores this one"
             )
             port = ServicePort(port.name, port.protocol, port.port)
@@ -162,13 +168,13 @@ def _each_port(ports: tuple[wire.WireServicePort, ...], kind: ServiceType, found
         yield port
 
 
-def _port(source: wire.WireServicePort, path: str, kind: ServiceType, found: Findings) -> ServicePort | None:
+def _convert_port(source: wire.WireServicePort, path: str, kind: ServiceType, found: Findings) -> ServicePort | None:
     name = found.port_name(f"{path}.name", source.name)
     protocol = found.protocol(f"{path}.protocol", source.protocol)
     number = found.port(f"{path}.port", source.port)
     node_port = 0
     if source.node_port and kind is ServiceType.CLUSTER_IP:
-        found.note(f"{path}.nodePort", "needs spec.type NodePort or LoadBalancer: vipwire ignores it")
+        found.note_problem(f"{path}.nodePort", "needs spec.type NodePort or LoadBalancer: vipwire ignores it")
     elif source.node_port:
         node_port = found.port(f"{path}.nodePort", source.node_port) or 0
     if name is None or protocol is None or number is None:
@@ -182,7 +188,7 @@ def _share_ports(ports: tuple[ServicePort, ...]) -> tuple[ServicePort, ...]:
     return ports
 
 
-def _source_ranges(spec: wire.ServiceSpec, found: Findings) -> tuple[tuple[Prefix, ...], bool]:
+def _convert_source_ranges(spec: wire.ServiceSpec, found: Findings) -> tuple[tuple[Prefix, ...], bool]:
     """Read the source ranges, and whether their absence admits every client.
 
     Only invalid ranges must not open the load balancer to everyone: its addresses are then not programmed.
@@ -192,13 +198,13 @@ def _source_ranges(spec: wire.ServiceSpec, found: Findings) -> tuple[tuple[Prefi
         return (), True
     ranges = found.prefixes("spec.loadBalancerSourceRanges", texts)
     if not ranges:
-        found.note(
+        found.note_problem(
             "spec.loadBalancerSourceRanges", "has no valid CIDR: vipwire ignores the load balancer's addresses"
         )
     return ranges, False
 
 
-def _load_balancer_ips(status: wire.ServiceStatus | None, found: Findings) -> tuple[Address, ...]:
+def _convert_load_balancer_ips(status: wire.ServiceStatus | None, found: Findings) -> tuple[Address, ...]:
     """Read the addresses at which packets arrive unchanged; an ingress with only a host name has none.
 
     The Service's type does not matter, as in kube-proxy: the API server clears the status of other types.
@@ -218,7 +224,7 @@ def _load_balancer_ips(status: wire.ServiceStatus | None, found: Findings) -> tu
     return tuple(addresses)
 
 
-def _affinity(spec: wire.ServiceSpec, found: Findings) -> int | None:
+def _convert_affinity(spec: wire.ServiceSpec, found: Findings) -> int | None:
     affinity = found.choice("spec.sessionAffinity", spec.session_affinity, _Affinity.NONE)
     if affinity is _Affinity.NONE:
         return None
@@ -228,14 +234,14 @@ def _affinity(spec: wire.ServiceSpec, found: Findings) -> int | None:
         return DEFAULT_AFFINITY_SECONDS
     if 0 < seconds <= MOST_AFFINITY_SECONDS:
         return seconds
-    found.note(
+    found.note_problem(
         "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
         f"{seconds} is not 1 to {MOST_AFFINITY_SECONDS}: vipwire uses {DEFAULT_AFFINITY_SECONDS}",
     )
     return DEFAULT_AFFINITY_SECONDS
 
 
-def _health_check(spec: wire.ServiceSpec, kind: ServiceType, policy: TrafficPolicy, found: Findings) -> int:
+def _convert_health_check(spec: wire.ServiceSpec, kind: ServiceType, policy: TrafficPolicy, found: Findings) -> int:
     """Read the health-check node port, which only load balancers of Local Services ask."""
     if not spec.health_check_node_port:
         return 0
@@ -244,7 +250,7 @@ def _health_check(spec: wire.ServiceSpec, kind: ServiceType, policy: TrafficPoli
     return found.port("spec.healthCheckNodePort", spec.health_check_node_port) or 0
 
 
-def _annotations(annotations: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
+def _select_annotations(annotations: dict[str, str] | None) -> tuple[tuple[str, str], ...]:
     if not annotations:
         return ()
     return tuple(sorted([pair for pair in annotations.items() if pair[0].startswith(ANNOTATION_PREFIXES)]))
@@ -263,7 +269,7 @@ def convert_node(source: wire.WireNode) -> tuple[Node | None, tuple[Problem, ...
         pod_cidrs = found.prefixes("spec.podCIDR", (spec.pod_cidr,)) if spec.pod_cidr else ()
     node = Node(
         name=found.name.name,
-        addresses=_node_addresses(source.status, found),
+        addresses=_convert_node_addresses(source.status, found),
         pod_cidrs=pod_cidrs,
         zone=(meta.labels and meta.labels.zone) or "",
         taints=frozenset(taint.key for taint in spec.taints or () if taint.key),
@@ -284,17 +290,17 @@ def convert_cidr(source: wire.WireServiceCIDR) -> tuple[ServiceCIDR | None, tupl
     texts = (source.spec.cidrs if source.spec else None) or ()
     for prefix in found.prefixes("spec.cidrs", texts):
         if prefix.family in by_family:
-            found.note("spec.cidrs", f"has more than one {prefix.family.value} CIDR: vipwire uses the first")
+            found.note_problem("spec.cidrs", f"has more than one {prefix.family.value} CIDR: vipwire uses the first")
             continue
         by_family[prefix.family] = None
         kept.append(prefix)
     if not kept:
-        found.note("spec.cidrs", "has no valid CIDR")
+        found.note_problem("spec.cidrs", "has no valid CIDR")
         return None, found.problems()
     return ServiceCIDR(found.name.name, tuple(kept)), found.problems()
 
 
-def _node_addresses(status: wire.NodeStatus | None, found: Findings) -> tuple[Address, ...]:
+def _convert_node_addresses(status: wire.NodeStatus | None, found: Findings) -> tuple[Address, ...]:
     """Read InternalIPs, then ExternalIPs; host and DNS names are for people."""
     addresses: dict[Address, None] = {}
     sources = (status.addresses if status else None) or ()
@@ -343,9 +349,9 @@ NODES: ProxyResource = Resource(
 )
 
 
-def own_node(name: str) -> ProxyResource:
+def build_own_node_resource(name: str) -> ProxyResource:
     return replace(NODES, field_selector=f"metadata.name={name}", only=name)
 
 
 def proxy_resources(node_name: str) -> tuple[ProxyResource, ...]:
-    return SERVICES, ENDPOINT_SLICES, SERVICE_CIDRS, own_node(node_name)
+    return SERVICES, ENDPOINT_SLICES, SERVICE_CIDRS, build_own_node_resource(node_name)

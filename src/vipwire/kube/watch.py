@@ -130,7 +130,7 @@ class ResourceWatch(Generic[K, T]):
         )
         return WatchRequest(self.resource.url, (*query, *watch), watch=True, timeout=seconds + 30.0)
 
-    def page(self, body: bytes | bytearray, now: float) -> list[EventOf[K, T]]:
+    def handle_page(self, body: bytes | bytearray, now: float) -> list[EventOf[K, T]]:
         """Handle the answer to a list request; return the event `Listed` with the last chunk."""
         try:
             if body.count(b",") >= MOST_OBJECTS:
@@ -164,14 +164,14 @@ class ResourceWatch(Generic[K, T]):
         self._restart()
         self._chunked, self._absent, self._just_listed = True, False, True
         self._contact.record_list()
-        if reason := self._went_back(version):
+        if reason := self._describe_older_version(version):
             self._contact.record_failure(f"list: {reason}", now)
-        self._version, self._highest = version, _number(version)
+        self._version, self._highest = version, _parse_version(version)
         return event
 
-    def _went_back(self, version: str) -> str:
+    def _describe_older_version(self, version: str) -> str:
         """Return the reason if a version is lower than one seen before, else ""."""
-        number = _number(version)
+        number = _parse_version(version)
         if not 0 < number < self._highest:
             return ""
         return f"resourceVersion {number} after {self._highest}: an administrator restored the server's store"
@@ -195,7 +195,7 @@ class ResourceWatch(Generic[K, T]):
         events: list[EventOf[K, T]] = []
         for line in lines:
             if line.strip() and not self.broken:
-                events.extend(self._event(line, now))
+                events.extend(self._decode_event(line, now))
         return events
 
     def handle_end(self, now: float) -> None:
@@ -255,7 +255,7 @@ class ResourceWatch(Generic[K, T]):
         self._contact.record_missing_kind(reason)
         return events
 
-    def _event(self, line: bytes, now: float) -> list[EventOf[K, T]]:
+    def _decode_event(self, line: bytes, now: float) -> list[EventOf[K, T]]:
         try:
             event = self._line.decode(line)
         except BROKEN as error:
@@ -267,7 +267,7 @@ class ResourceWatch(Generic[K, T]):
                 self._advance(self._reader.read(event.object, "bookmark").version, now)
                 return []
             case "ERROR":
-                return self._stream_error(event.object, now)
+                return self._handle_stream_error(event.object, now)
         return self._relist_later(f"watch: an event of unknown type {event.type[:40]!r}", now)
 
     def _read_event(self, event: wire.WatchEvent, now: float) -> list[EventOf[K, T]]:
@@ -278,9 +278,9 @@ class ResourceWatch(Generic[K, T]):
             return []
         self._contact.record_answer()
         if event.type == "DELETED":
-            return self._forget(reading.name, ())
+            return self._delete_object(reading.name, ())
         if reading.object is None:
-            return self._forget(reading.name, reading.problems)
+            return self._delete_object(reading.name, reading.problems)
         self._known.add(reading.name)
         if len(self._known) > MOST_OBJECTS:
             return self._relist_later(f"watch: more than {MOST_OBJECTS:,} objects", now)
@@ -289,21 +289,21 @@ class ResourceWatch(Generic[K, T]):
     def _advance(self, version: str, now: float) -> bool:
         """Record the version of a watch's event; report whether the watch goes on."""
         self._heard = True
-        if reason := self._went_back(version):
+        if reason := self._describe_older_version(version):
             self._highest = 0  # so that the list does not report it again
             self._relist_later(f"watch: {reason}", now)
             return False
-        self._version, self._highest = version or self._version, max(self._highest, _number(version))
+        self._version, self._highest = version or self._version, max(self._highest, _parse_version(version))
         return True
 
-    def _forget(self, name: ObjectName, problems: tuple[Problem, ...]) -> list[EventOf[K, T]]:
+    def _delete_object(self, name: ObjectName, problems: tuple[Problem, ...]) -> list[EventOf[K, T]]:
         """Return the deletion of a known object that is gone or ignored from now on."""
         if name not in self._known and not problems:
             return []
         self._known.discard(name)
         return [Deleted(self.resource.kind, name, problems)]
 
-    def _stream_error(self, raw: msgspec.Raw, now: float) -> list[EventOf[K, T]]:
+    def _handle_stream_error(self, raw: msgspec.Raw, now: float) -> list[EventOf[K, T]]:
         try:
             status = self._status.decode(raw)
         except BROKEN as error:
@@ -336,7 +336,7 @@ class ResourceWatch(Generic[K, T]):
         self._opened = None
 
 
-def _number(version: str) -> int:
+def _parse_version(version: str) -> int:
     """Return a version as a number, as clients may compare them (KEP-5504); 0 if it is none."""
     return int(version) if version.isascii() and version.isdecimal() and len(version) < _LONGEST_NUMBER else 0
 

@@ -32,22 +32,22 @@ _JSON: Final = frozenset((str, bool, int, float, list, tuple, dict, type(None)))
 
 def error(message: str, /, **fields: object) -> None:
     """Log a failure that needs an operator's attention."""
-    _emit(logging.ERROR, message, fields)
+    _emit_record(logging.ERROR, message, fields)
 
 
 def warning(message: str, /, **fields: object) -> None:
     """Log a probable mistake."""
-    _emit(logging.WARNING, message, fields)
+    _emit_record(logging.WARNING, message, fields)
 
 
 def info(message: str, /, **fields: object) -> None:
     """Log an event that operators see by default."""
-    _emit(logging.INFO, message, fields)
+    _emit_record(logging.INFO, message, fields)
 
 
 def detail(verbosity: int, message: str, /, **fields: object) -> None:
     """Log an event for `-v=verbosity` (1 to 10) and higher."""
-    _emit(logging.INFO - min(verbosity, 10), message, fields)
+    _emit_record(logging.INFO - min(verbosity, 10), message, fields)
 
 
 def enabled(verbosity: int) -> bool:
@@ -55,7 +55,7 @@ def enabled(verbosity: int) -> bool:
     return _OURS.isEnabledFor(logging.INFO - min(verbosity, 10))
 
 
-def _emit(level: int, message: str, fields: Mapping[str, object]) -> None:
+def _emit_record(level: int, message: str, fields: Mapping[str, object]) -> None:
     if not _OURS.isEnabledFor(level) or (level >= logging.INFO and _write_line(level, message, fields)):
         return
     frame = sys._getframe(_CALLER)  # noqa: SLF001  # as logging finds it, without a look at each frame
@@ -144,7 +144,7 @@ class _Handler(logging.StreamHandler[TextIO]):
         if self._line is None or level >= self._below or self.lock is None:
             return False
         try:
-            line = self._line(time.time(), _level(level), message, fields)
+            line = self._line(time.time(), _name_level(level), message, fields)
             with self.lock:
                 self.stream.write(f"{line}\n")
                 self.stream.flush()
@@ -161,28 +161,28 @@ class TextFormatter(logging.Formatter):
         self._colour = colour
 
     def format(self, record: logging.LogRecord) -> str:
-        return self.line(record.created, _level(record.levelno), record.getMessage(), _fields(record))
+        return self.line(record.created, _name_level(record.levelno), record.getMessage(), _collect_fields(record))
 
     def line(self, created: float, level: str, message: str, fields: Mapping[str, object]) -> str:
         when = datetime.fromtimestamp(created, UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
         shown = f"{_COLOURS[level]}{level}\x1b[0m" if self._colour else level
-        pairs = [f"{name}={value if type(value) is int else _text(value)}" for name, value in fields.items()]
-        return " ".join([f"ts={when}", f"level={shown}", f"msg={_text(message)}", *pairs])
+        pairs = [f"{name}={value if type(value) is int else _format_value(value)}" for name, value in fields.items()]
+        return " ".join([f"ts={when}", f"level={shown}", f"msg={_format_value(message)}", *pairs])
 
 
 class JsonFormatter(logging.Formatter):
     """One JSON object a line, with the keys of Kubernetes' components: ts (milliseconds), v, msg, then the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
-        line: dict[str, object] = {"ts": round(record.created * 1000, 3), "level": _level(record.levelno)}
+        line: dict[str, object] = {"ts": round(record.created * 1000, 3), "level": _name_level(record.levelno)}
         if record.levelno <= logging.INFO:
             line["v"] = logging.INFO - record.levelno
         line["msg"] = record.getMessage()
-        fields = {name: _convert_to_text(value) for name, value in _fields(record).items()}
+        fields = {name: _convert_to_text(value) for name, value in _collect_fields(record).items()}
         return json.dumps({**line, **fields, **line}, default=str)
 
 
-def _level(number: int) -> str:
+def _name_level(number: int) -> str:
     if number >= logging.ERROR:
         return "error"
     if number >= logging.WARNING:
@@ -190,7 +190,7 @@ def _level(number: int) -> str:
     return "info" if number >= logging.INFO else "debug"
 
 
-def _fields(record: logging.LogRecord) -> dict[str, object]:
+def _collect_fields(record: logging.LogRecord) -> dict[str, object]:
     fields: dict[str, object] = dict(getattr(record, "fields", {}))
     if record.name != "vipwire":
         fields["logger"] = record.name
@@ -204,7 +204,7 @@ def _convert_to_text(value: Any) -> Any:
     return value if type(value) in _JSON else str(value)
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, float):
@@ -240,4 +240,4 @@ class RateLimitedLog:
         """Log a warning, unless the same message was logged within a minute. Messages are constants."""
         if self.due(message):
             left_out = self._left_out.pop(message, 0)
-            _emit(logging.WARNING, message, fields | ({"left_out": left_out} if left_out else {}))
+            _emit_record(logging.WARNING, message, fields | ({"left_out": left_out} if left_out else {}))

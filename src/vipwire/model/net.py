@@ -171,7 +171,7 @@ SPECIAL_FIRST_BYTES: Final = frozenset((0, 127, 169, *range(224, 240), 0xFE, 0xF
 """First bytes of these addresses: a quick check that settles nearly all endpoints."""
 
 
-def special_use(address: Address, *, link_local: bool = True) -> str:
+def describe_special_use(address: Address, *, link_local: bool = True) -> str:
     """Return the purpose that an address is reserved for, "" for an ordinary one. `link_local`: those count.
 
     Each machine uses such an address itself, or many machines do, so no endpoint or external IP can have one. List:

@@ -50,20 +50,20 @@ EVENLY = Spread()
 """Random and equal, as in kube-proxy."""
 
 
-def slots(spread: Spread, pool: Sequence[T], names: Sequence[bytes], most: int) -> tuple[T, ...]:
+def fill_slots(spread: Spread, pool: Sequence[T], names: Sequence[bytes], most: int) -> tuple[T, ...]:
     """Assign a pool's targets to at most `most` slots. `names` identify the targets, the same on every node."""
     if spread.algorithm is Algorithm.MAGLEV:
-        return tuple(pool[index] for index in _maglev(tuple(names), spread.weights))
+        return tuple(pool[index] for index in _build_maglev_table(tuple(names), spread.weights))
     if not spread.weights:
         return tuple(pool[:most])
     divisor = math.gcd(*spread.weights)
     weights = [weight // divisor for weight in spread.weights]
     if (total := sum(weights)) > most:
         weights = [max(1, weight * (most - len(weights)) // total) for weight in weights]
-    return tuple(pool[index] for index in _interleave(weights))
+    return tuple(pool[index] for index in _interleave_by_weight(weights))
 
 
-def _interleave(weights: Sequence[int]) -> list[int]:
+def _interleave_by_weight(weights: Sequence[int]) -> list[int]:
     """Interleave the slots of targets, for a smooth round robin (nginx's smooth weighted order)."""
     total, order = sum(weights), []
     credit = [0] * len(weights)
@@ -76,7 +76,7 @@ def _interleave(weights: Sequence[int]) -> list[int]:
 
 
 @lru_cache(maxsize=64)
-def _maglev(names: tuple[bytes, ...], weights: tuple[int, ...]) -> tuple[int, ...]:
+def _build_maglev_table(names: tuple[bytes, ...], weights: tuple[int, ...]) -> tuple[int, ...]:
     """Fill the table: in each round every target takes the next free slot of its own permutation of all slots.
 
     A target with less than the greatest weight skips rounds in proportion.
@@ -85,8 +85,8 @@ def _maglev(names: tuple[bytes, ...], weights: tuple[int, ...]) -> tuple[int, ..
     weights = weights or (1,) * len(names)
     greatest = max(weights)
     table = [-1] * size
-    place = [_hash(name, b"place") % size for name in names]
-    skip = [_hash(name, b"skip") % (size - 1) + 1 for name in names]
+    place = [_hash_name(name, b"place") % size for name in names]
+    skip = [_hash_name(name, b"skip") % (size - 1) + 1 for name in names]
     credit = [0] * len(names)
     filled = 0
     while True:
@@ -105,7 +105,7 @@ def _maglev(names: tuple[bytes, ...], weights: tuple[int, ...]) -> tuple[int, ..
                 return tuple(table)
 
 
-def _hash(name: bytes, use: bytes) -> int:
+def _hash_name(name: bytes, use: bytes) -> int:
     import hashlib  # noqa: PLC0415  # as costly to import as 20 modules of ours, and few want Maglev
 
     return int.from_bytes(hashlib.blake2b(name, digest_size=8, key=use).digest())

@@ -17,7 +17,7 @@ _SHORT: Final = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 def escape_invisible(text: str) -> str:
     """Escape every character that controls a terminal or is invisible."""
-    return _HIDDEN.sub(_escape, text) if _HIDDEN.search(text) else text
+    return _HIDDEN.sub(_escape_match, text) if _HIDDEN.search(text) else text
 
 
 def visible_lines(text: str) -> str:
@@ -25,12 +25,12 @@ def visible_lines(text: str) -> str:
     return "\n".join(map(escape_invisible, text.split("\n")))
 
 
-def _escape(found: re.Match[str]) -> str:
+def _escape_match(found: re.Match[str]) -> str:
     character = found[0]
     return _SHORT.get(character) or f"\\u{ord(character):04x}"
 
 
-def nearest(word: str, known: Iterable[str], least: float = 0.6) -> str:
+def find_nearest(word: str, known: Iterable[str], least: float = 0.6) -> str:
     """Return the known word closest to `word`, "" if no likeness (0 to 1) reaches `least`."""
     import difflib  # noqa: PLC0415  # only for a mistake
 

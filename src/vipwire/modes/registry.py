@@ -20,7 +20,7 @@ def selected_mode(config: Config) -> ModeSpec:
     return spec_of(config.proxy_mode)
 
 
-def every_spec() -> tuple[ModeSpec, ...]:
+def list_specs() -> tuple[ModeSpec, ...]:
     """Return all modes, the default first."""
     return tuple(map(spec_of, mode_names()))
 

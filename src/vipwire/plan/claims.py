@@ -75,16 +75,16 @@ class Claims:
         concerned: set[ObjectName] = set() if before is None else self.remove(claimant.name)
         if claimed or owned:
             self._of[claimant.name] = claim
-        concerned |= self._rivals(claim)
+        concerned |= self._find_rivals(claim)
         alone = (claimant,)  # one tuple for all tables saves memory
         for key in single:
-            _join(self._claimants, key, alone)
+            _add_claimant(self._claimants, key, alone)
         for address in owned:
-            _join(self._owners, address, alone)
+            _add_claimant(self._owners, address, alone)
         for address in borrowed:
-            _join(self._borrowers, address, alone)
+            _add_claimant(self._borrowers, address, alone)
         if borrowed or wide:
-            self._spread(claim)
+            self._add_to_indexes(claim)
         return concerned
 
     def remove(self, name: ObjectName) -> set[ObjectName]:
@@ -93,15 +93,15 @@ class Claims:
         if claim is None:
             return set()
         for key in claim.keys:
-            _leave(self._claimants, key, claim.claimant)
+            _remove_claimant(self._claimants, key, claim.claimant)
         for address in claim.owned:
-            _leave(self._owners, address, claim.claimant)
+            _remove_claimant(self._owners, address, claim.claimant)
         for address in claim.borrowed:
-            _leave(self._borrowers, address, claim.claimant)
-        self._fold(claim)
-        return self._rivals(claim)
+            _remove_claimant(self._borrowers, address, claim.claimant)
+        self._remove_from_indexes(claim)
+        return self._find_rivals(claim)
 
-    def _spread(self, claim: _Claim) -> None:
+    def _add_to_indexes(self, claim: _Claim) -> None:
         """Index the claims to ports and ranges of addresses that other Services may claim too."""
         for place, port in _open_ports(claim):
             bisect.insort(self._ports.setdefault(place, []), port)
@@ -109,7 +109,7 @@ class Claims:
             place = key.address, key.protocol
             self._ranges[place] = (*self._ranges.get(place, ()), (claim.claimant, key))
 
-    def _fold(self, claim: _Claim) -> None:
+    def _remove_from_indexes(self, claim: _Claim) -> None:
         for place, port in _open_ports(claim):
             ports = self._ports[place]
             ports.pop(bisect.bisect_left(ports, port))
@@ -195,7 +195,7 @@ class Claims:
             for port in range(first, last + 1) if address in self._node else ():
                 yield from self._claimants.get(FrontendKey(None, protocol, port), ())
 
-    def _rivals(self, claim: _Claim) -> set[ObjectName]:
+    def _find_rivals(self, claim: _Claim) -> set[ObjectName]:
         found: set[ObjectName] = set()
         for key in claim.keys:
             if (claimants := self._claimants.get(key)) is not None:
@@ -227,7 +227,7 @@ def _open_ports(claim: _Claim) -> Iterator[tuple[_Place, int]]:
 _Key = TypeVar("_Key")
 
 
-def _join(table: dict[_Key, tuple[Claimant, ...]], key: _Key, alone: tuple[Claimant]) -> None:
+def _add_claimant(table: dict[_Key, tuple[Claimant, ...]], key: _Key, alone: tuple[Claimant]) -> None:
     if (others := table.get(key)) is None:
         table[key] = alone
         return
@@ -235,7 +235,7 @@ def _join(table: dict[_Key, tuple[Claimant, ...]], key: _Key, alone: tuple[Claim
     table[key] = (*others[:at], *alone, *others[at:])
 
 
-def _leave(table: dict[_Key, tuple[Claimant, ...]], key: _Key, claimant: Claimant) -> None:
+def _remove_claimant(table: dict[_Key, tuple[Claimant, ...]], key: _Key, claimant: Claimant) -> None:
     others = table[key]
     at = bisect.bisect_left(others, claimant)
     if len(others) > 1:

@@ -110,7 +110,7 @@ class Outliers(Struct):
         """Return the ejected endpoints, each with the time of its return."""
         return {key: record.until for key, record in self._records.items() if record.until is not None}
 
-    def keep(self, endpoints: Iterable[EndpointKey], now: float) -> list[EndpointKey]:
+    def keep_endpoints(self, endpoints: Iterable[EndpointKey], now: float) -> list[EndpointKey]:
         """Set the Service port's endpoints. Return those that come back because no other would remain."""
         self.endpoints = frozenset(endpoints)
         for gone in self._records.keys() - self.endpoints:
@@ -118,10 +118,10 @@ class Outliers(Struct):
         out = sorted(self.ejected().items(), key=lambda item: item[1])
         back = [key for key, _ in out[: max(0, len(out) - max(0, len(self.endpoints) - 1))]]
         for key in back:
-            self._return(key, now)
+            self._readmit(key, now)
         return back
 
-    def take(self, key: EndpointKey, tally: Tally, now: float) -> float | None:
+    def take_tally(self, key: EndpointKey, tally: Tally, now: float) -> float | None:
         """Count the results of connections to an endpoint; return the seconds of its new ejection, or None."""
         record = self._records.get(key)
         if record is None:
@@ -140,13 +140,13 @@ class Outliers(Struct):
             return None
         record.failures += tally.failures
         record.since = now
-        if not self._fails(record):
+        if not self._is_outlier(record):
             return None
         seconds = self.policy.time(record.ejections)
         record.until, record.ejections, record.trial = now + seconds, record.ejections + 1, False
         return seconds
 
-    def _fails(self, record: _Record) -> bool:
+    def _is_outlier(self, record: _Record) -> bool:
         enough = record.failures >= (1 if record.trial else self.policy.after)
         return enough and len(self.ejected()) < self.policy.most(len(self.endpoints))
 
@@ -158,10 +158,10 @@ class Outliers(Struct):
         """Bring back endpoints whose ejection is over, each on trial; return them."""
         back = [key for key, until in self.ejected().items() if until <= now]
         for key in back:
-            self._return(key, now)
+            self._readmit(key, now)
         return back
 
-    def _return(self, key: EndpointKey, now: float) -> None:
+    def _readmit(self, key: EndpointKey, now: float) -> None:
         record = self._records[key]
         record.until, record.failures, record.trial, record.since = None, 0, True, now
 
@@ -195,19 +195,19 @@ class Ejections:
             del self._out[port, key]
             self.notes.append(EjectionNote(port, key))
 
-    def take(self, tallies: Tallies, now: float) -> set[ObjectName]:
+    def take_tallies(self, tallies: Tallies, now: float) -> set[ObjectName]:
         """Count the results of connections; return the Services to plan."""
         changed = set()
         for key, tally in tallies.items():
             for port in self.watched.get(key, ()):
                 outliers = self._services[port.service][port]
-                if (seconds := outliers.take(key, tally, now)) is not None:
+                if (seconds := outliers.take_tally(key, tally, now)) is not None:
                     self._out[port, key] = now + seconds
                     self.notes.append(EjectionNote(port, key, seconds, outliers.failures(key), tally.last))
                     changed.add(port.service)
         return changed
 
-    def keep(
+    def keep_service(
         self,
         name: ObjectName,
         policy: EjectionPolicy | None,
@@ -221,23 +221,23 @@ class Ejections:
         before = {port: outliers.endpoints for port, outliers in known.items()}
         held = {} if policy is None else {port: _keep_outliers(known.get(port), policy) for port in ports}
         for port, outliers in held.items():
-            self._note_returned(port, outliers.keep(ports[port], now))
+            self._note_returned(port, outliers.keep_endpoints(ports[port], now))
         if held:
             self._services[name] = held
-        self._watch(before, {port: outliers.endpoints for port, outliers in held.items()})
-        self._forget(before, held)
+        self._watch_endpoints(before, {port: outliers.endpoints for port, outliers in held.items()})
+        self._forget_ports(before, held)
         return frozenset(key for outliers in held.values() for key in outliers.ejected())
 
     def until(self) -> Mapping[tuple[ServicePortName, EndpointKey], float]:
         """Return the ejected endpoints and the end of each ejection."""
         return MappingProxyType(self._out)
 
-    def _forget(self, ports: Iterable[ServicePortName], held: Mapping[ServicePortName, Outliers]) -> None:
+    def _forget_ports(self, ports: Iterable[ServicePortName], held: Mapping[ServicePortName, Outliers]) -> None:
         for port, key in [each for each in self._out if each[0] in set(ports)]:
             if port not in held or key not in held[port].ejected():
                 del self._out[port, key]
 
-    def _watch(
+    def _watch_endpoints(
         self,
         before: Mapping[ServicePortName, frozenset[EndpointKey]],
         after: Mapping[ServicePortName, frozenset[EndpointKey]],

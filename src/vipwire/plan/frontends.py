@@ -42,8 +42,8 @@ from vipwire.plan.plan import (
     ServicePlan,
     Target,
 )
-from vipwire.plan.ranges import PortRange, ranges
-from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize, choose_anywhere, usual_endpoints
+from vipwire.plan.ranges import PortRange, find_ranges
+from vipwire.plan.topology import Candidate, Endpoints, categorize, choose_anywhere, list_candidates, usual_endpoints
 
 Holder = Callable[[FrontendKey | RangeKey], ObjectName | None]
 """Returns the other Service that holds a key; None if the asking Service holds it."""
@@ -69,7 +69,7 @@ class _Share(Struct):
     ranges: dict[RangeKey, RangeFrontend] = field(default_factory=dict)
     lost: dict[FrontendKey | RangeKey, ObjectName] = field(default_factory=dict)
 
-    def take(self, frontend: Frontend) -> None:
+    def add_frontend(self, frontend: Frontend) -> None:
         """Add a frontend, unless another Service holds it."""
         key = frontend.key
         if (winner := self.holder(key)) is not None:
@@ -77,7 +77,7 @@ class _Share(Struct):
         elif key not in self.frontends or _is_stricter(frontend, self.frontends[key]):
             self.frontends[key] = frontend
 
-    def take_range(self, key: RangeKey, frontend: Frontend) -> None:
+    def add_range(self, key: RangeKey, frontend: Frontend) -> None:
         """Add a port range that is served like a frontend, unless another Service holds it."""
         if (winner := self.holder(key)) is not None:
             self.lost[key] = winner
@@ -96,8 +96,8 @@ def plan_service(
     share = _Share(holder)
     ready_local: set[Address] = set()
     wishes = read_wishes(service)
-    wide = ranges(service, wishes, served=node.port_ranges)
-    cluster_ips, addresses = of_family(node.family, service.cluster_ips), _addresses(node, service)
+    wide = find_ranges(service, wishes, served=node.port_ranges)
+    cluster_ips, addresses = select_family(node.family, service.cluster_ips), _addresses(node, service)
     outer = any(kind is not FrontendKind.CLUSTER_IP for kind, _ in addresses)
     for port in service.ports:
         name = service.port_name(port)
@@ -105,30 +105,30 @@ def plan_service(
         if port.protocol is not Protocol.UDP and not (ejected or wishes.weights or node.drained):
             endpoints = usual_endpoints(name, node, slices)
         if endpoints is None:
-            found = candidates(name, node.family, slices, node.name)
+            found = list_candidates(name, node.family, slices, node.name)
             usable = leave_out_drained(found, wishes, node, service.name)
-            endpoints = categorize(usable, node, out_of(ejected, port.protocol))
-            serving = _serving_addresses(found) if port.protocol is Protocol.UDP else _NOBODY
+            endpoints = categorize(usable, node, build_ejection_test(ejected, port.protocol))
+            serving = _select_serving(found) if port.protocol is Protocol.UDP else _NOBODY
         ready_local |= endpoints.ready_local
         outside = outer or bool(port.node_port)
-        policies = _policies(node, service, endpoints, wishes, outside=outside)
+        policies = _build_policies(node, service, endpoints, wishes, outside=outside)
         spread = wide.of.get(port) if wide.of else None
-        for kind, key in _keys(addresses, port):
-            allowed = allowed_sources(node, service, key.address, kind, wishes)
+        for kind, key in _list_keys(addresses, port):
+            allowed = choose_allowed_sources(node, service, key.address, kind, wishes)
             inside = kind is FrontendKind.CLUSTER_IP
             action = policies.internal if inside else policies.external
             short_circuit = None if inside else policies.short_circuit
             frontend = Frontend(name, kind, key, action, short_circuit, allowed, serving)
-            if spread is not None and (range_key := _range_key(frontend.key, spread)) is not None:
-                share.take_range(range_key, frontend)
-            share.take(frontend)
+            if spread is not None and (range_key := _build_range_key(frontend.key, spread)) is not None:
+                share.add_range(range_key, frontend)
+            share.add_frontend(frontend)
     return ServicePlan(
         service.name,
         tuple(share.frontends.values()),
         cluster_ips,
         HealthCheck(service.health_check_node_port, len(ready_local)) if service.health_check_node_port else None,
         tuple(share.lost.items()),
-        _serving_node_ports(node, share.frontends),
+        _select_node_port_addresses(node, share.frontends),
         _choose_own_addresses(node, share.frontends) if node.addresses else (),
         wishes,
         wishes.problems + wide.problems,
@@ -142,13 +142,13 @@ def _choose_own_addresses(node: NodePlan, frontends: Iterable[FrontendKey]) -> t
     return tuple(address for address in node.addresses if address in named)
 
 
-def _range_key(key: FrontendKey, ports: PortRange | None) -> RangeKey | None:
+def _build_range_key(key: FrontendKey, ports: PortRange | None) -> RangeKey | None:
     if ports is None or key.address is None:
         return None
     return RangeKey(key.address, key.protocol, *ports)
 
 
-def _serving_node_ports(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
+def _select_node_port_addresses(node: NodePlan, frontends: Iterable[FrontendKey]) -> tuple[Address, ...]:
     for key in frontends:
         if key.address is None:
             break
@@ -165,15 +165,15 @@ def _is_stricter(frontend: Frontend, other: Frontend) -> bool:
     return frontend.allowed_sources is not None and other.kind is not FrontendKind.CLUSTER_IP
 
 
-def claims(node: NodePlan, service: Service) -> Iterator[FrontendKey | RangeKey]:
+def list_claimed_keys(node: NodePlan, service: Service) -> Iterator[FrontendKey | RangeKey]:
     """Yield every frontend that a Service asks for, even if another Service holds it."""
-    wide = ranges(service, read_wishes(service), served=node.port_ranges)
+    wide = find_ranges(service, read_wishes(service), served=node.port_ranges)
     addresses = _addresses(node, service)
     for port in service.ports:
         spread = wide.of.get(port) if wide.of else None
-        for _, key in _keys(addresses, port):
+        for _, key in _list_keys(addresses, port):
             yield key
-            if spread is not None and (range_key := _range_key(key, spread)) is not None:
+            if spread is not None and (range_key := _build_range_key(key, spread)) is not None:
                 yield range_key
 
 
@@ -186,16 +186,18 @@ def _addresses(node: NodePlan, service: Service) -> _Addresses:
     A ClusterIP that a host may have is served like an external IP, so the host keeps its other ports.
     """
     usual, as_external = FrontendKind.CLUSTER_IP, FrontendKind.EXTERNAL_IP
-    cluster_ips = of_family(node.family, service.cluster_ips)
+    cluster_ips = select_family(node.family, service.cluster_ips)
     found = [(as_external if node.leads_to_host(each) else usual, each) for each in cluster_ips]
     if found and service.external_ips and node.external_ips:
-        found += [(FrontendKind.EXTERNAL_IP, each) for each in of_family(node.family, service.external_ips)]
+        found += [(FrontendKind.EXTERNAL_IP, each) for each in select_family(node.family, service.external_ips)]
     if found and service.load_balancer_ips:
-        found += [(FrontendKind.LOAD_BALANCER, each) for each in of_family(node.family, service.load_balancer_ips)]
+        found += [
+            (FrontendKind.LOAD_BALANCER, each) for each in select_family(node.family, service.load_balancer_ips)
+        ]
     return found
 
 
-def _keys(addresses: _Addresses, port: ServicePort) -> Iterator[tuple[FrontendKind, FrontendKey]]:
+def _list_keys(addresses: _Addresses, port: ServicePort) -> Iterator[tuple[FrontendKind, FrontendKey]]:
     """Yield the frontends of a Service port."""
     for kind, address in addresses:
         yield kind, FrontendKey(address, port.protocol, port.port)
@@ -203,13 +205,13 @@ def _keys(addresses: _Addresses, port: ServicePort) -> Iterator[tuple[FrontendKi
         yield FrontendKind.NODE_PORT, FrontendKey(None, port.protocol, port.node_port)
 
 
-def of_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, ...]:
+def select_family(family: Family, addresses: tuple[Address, ...]) -> tuple[Address, ...]:
     if len(addresses) == 1:
         return addresses if (len(addresses[0]) == _IPV4_BYTES) is (family is Family.IPV4) else ()
     return tuple([address for address in addresses if family_of(address) is family]) if addresses else ()
 
 
-def out_of(ejected: frozenset[EndpointKey], protocol: Protocol) -> Callable[[Target], bool] | None:
+def build_ejection_test(ejected: frozenset[EndpointKey], protocol: Protocol) -> Callable[[Target], bool] | None:
     """Return a test for ejected targets of a protocol; None if none is ejected."""
     return (lambda target: (protocol, target.address, target.port) in ejected) if ejected else None
 
@@ -223,7 +225,7 @@ def ejectable_endpoints(
         if port.protocol is Protocol.UDP and not asked.eject_udp:
             continue
         name = service.port_name(port)
-        usable = leave_out_drained(candidates(name, node.family, slices, node.name), asked, node, service.name)
+        usable = leave_out_drained(list_candidates(name, node.family, slices, node.name), asked, node, service.name)
         local = categorize(usable, node).local
         targets = {*local, *(candidate.target for candidate in choose_anywhere(usable))}
         keys = (EndpointKey(port.protocol, each.address, each.port) for each in targets)
@@ -242,20 +244,22 @@ def leave_out_drained(
     return found
 
 
-def _spread(pool: Pool, wishes: Wishes) -> Spread:
+def _choose_spread(pool: Pool, wishes: Wishes) -> Spread:
     """Return the spread of a pool, without weights if all are equal."""
     weights = tuple(wishes.weights.get(target.address, 1) for target in pool) if wishes.weights else ()
     return Spread(wishes.algorithm, weights if len(set(weights)) > 1 else ())
 
 
-def _policies(node: NodePlan, service: Service, endpoints: Endpoints, wishes: Wishes, *, outside: bool) -> _Policies:
+def _build_policies(
+    node: NodePlan, service: Service, endpoints: Endpoints, wishes: Wishes, *, outside: bool
+) -> _Policies:
     """Choose the actions for internal traffic, external traffic, and external traffic from this node.
 
     Without `outside` the Service has no external frontend, and the external actions are unused.
     """
 
     def forward(pool: Pool, masquerade: Masquerade, policy: TrafficPolicy = TrafficPolicy.CLUSTER) -> Forward:
-        spread = EVENLY if wishes is NOTHING else _spread(pool, wishes)
+        spread = EVENLY if wishes is NOTHING else _choose_spread(pool, wishes)
         return Forward(pool, masquerade, service.affinity_seconds, policy, spread, wishes.shared_affinity)
 
     if not endpoints.anywhere:
@@ -281,7 +285,7 @@ def _policies(node: NodePlan, service: Service, endpoints: Endpoints, wishes: Wi
     return _Policies(internal, external, forward(endpoints.cluster, Masquerade.UNLESS_POD))
 
 
-def _serving_addresses(found: Iterable[Candidate]) -> frozenset[tuple[Address, int]]:
+def _select_serving(found: Iterable[Candidate]) -> frozenset[tuple[Address, int]]:
     return frozenset(
         (candidate.target.address, candidate.target.port)
         for candidate in found
@@ -289,7 +293,7 @@ def _serving_addresses(found: Iterable[Candidate]) -> frozenset[tuple[Address, i
     )
 
 
-def allowed_sources(
+def choose_allowed_sources(
     node: NodePlan, service: Service, vip: Address | None, kind: FrontendKind, wishes: Wishes
 ) -> tuple[Prefix, ...] | None:
     """Return the allowed sources of a load balancer IP, or of a node port with the annotation; None for all.

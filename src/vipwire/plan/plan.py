@@ -192,7 +192,7 @@ def endpoint_places(plan: ServicePlan) -> Iterator[FrontendKey]:
             yield FrontendKey(target.address, frontend.key.protocol, target.port)
 
 
-def joint_health_check(plans: Iterable[ServicePlan | None]) -> HealthCheck | None:
+def join_health_checks(plans: Iterable[ServicePlan | None]) -> HealthCheck | None:
     """Return a Service's health check from its plans; of two families, the one with more endpoints."""
     checks = [plan.health_check for plan in plans if plan is not None and plan.health_check is not None]
     if not checks:
@@ -227,6 +227,6 @@ def sticky_actions(frontend: Frontend) -> Iterator[Forward]:
             yield action
 
 
-def memory_of(frontend: Frontend, action: Forward) -> Memory:
+def choose_memory(frontend: Frontend, action: Forward) -> Memory:
     name = frontend.port_name
     return Memory(name.service if action.shared_affinity else name, action.policy)

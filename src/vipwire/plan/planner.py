@@ -15,7 +15,7 @@ from vipwire.model.service import EndpointSlice, Service
 from vipwire.plan.annotations import Wishes, read_wishes
 from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.ejection import EjectionPolicy, Ejections, EndpointKey
-from vipwire.plan.frontends import claims, ejectable_endpoints, of_family, plan_service
+from vipwire.plan.frontends import ejectable_endpoints, list_claimed_keys, plan_service, select_family
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import FrontendKey, ServicePlan, endpoint_places
 from vipwire.plan.slow_start import SlowStart
@@ -117,17 +117,19 @@ class Planner:
         views: dict[ObjectName, tuple[Service | None, Sequence[EndpointSlice]]] = {}
         for name in wanted:
             service, slices = view(name)
-            if name not in self._plans and (service is None or not of_family(self._node.family, service.cluster_ips)):
+            if name not in self._plans and (
+                service is None or not select_family(self._node.family, service.cluster_ips)
+            ):
                 del concerned[name]  # still nothing of this family
                 continue
             views[name] = service, slices
             if name in self._plans and not themselves.get(name, True):
                 continue
-            if rivals := self._rivals(name, service):
+            if rivals := self._find_rivals(name, service):
                 concerned.update(dict.fromkeys(rivals))
         changed: dict[ObjectName, PlanChange] = {}
         for name in concerned:
-            old, plan = self._plans.get(name), self._sound_plan(name, *(views.get(name) or view(name)), now)
+            old, plan = self._plans.get(name), self._plan_or_report(name, *(views.get(name) or view(name)), now)
             if plan == old:
                 continue
             changed[name] = PlanChange(old, plan)
@@ -139,40 +141,42 @@ class Planner:
                 self._plans[name] = plan
         return changed
 
-    def _rivals(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
+    def _find_rivals(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
         """Replace a Service's claims; return the others whose frontends or endpoints may change."""
         before = set(self._claims.places(name) if self._node.direct else ())
         try:
-            rivals = self._claim(name, service)
+            rivals = self._claim_keys(name, service)
         except Exception:  # noqa: BLE001  # the plan says why
             rivals = self._claims.remove(name)
         if self._node.direct:
             rivals |= self._leading.leading_to(before.symmetric_difference(self._claims.places(name)))
         return rivals
 
-    def _claim(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
-        cluster_ips = of_family(self._node.family, service.cluster_ips) if service is not None else ()
+    def _claim_keys(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
+        cluster_ips = select_family(self._node.family, service.cluster_ips) if service is not None else ()
         if service is None or not cluster_ips:
             return self._claims.remove(name)
-        return self._claims.replace(Claimant(service.created, name), claims(self._node, service), cluster_ips)
+        return self._claims.replace(
+            Claimant(service.created, name), list_claimed_keys(self._node, service), cluster_ips
+        )
 
-    def _sound_plan(
+    def _plan_or_report(
         self, name: ObjectName, service: Service | None, slices: Sequence[EndpointSlice], now: float
     ) -> ServicePlan | None:
         """Plan a Service. If planning fails by a bug, the old plan stays, with a problem."""
         try:
-            return self._plan(name, service, slices, now)
+            return self._plan_service(name, service, slices, now)
         except Exception as error:  # noqa: BLE001  # an error in one Service must not stop the others
             what = f"cannot be planned ({type(error).__name__}: {error}); its rules stay"
             problem = Problem("Service", name, "", what[:400])
             return replace(self._plans.get(name, ServicePlan(name)), problems=(problem,))
 
-    def _plan(
+    def _plan_service(
         self, name: ObjectName, service: Service | None, slices: Sequence[EndpointSlice], now: float
     ) -> ServicePlan | None:
-        if service is None or not of_family(self._node.family, service.cluster_ips):
+        if service is None or not select_family(self._node.family, service.cluster_ips):
             self._slow_start.forget(name)
-            self.ejections.keep(name, None, {}, now)
+            self.ejections.keep_service(name, None, {}, now)
             return None
         asked = read_wishes(service)
         ejected = self._update_ejection(service, slices, asked, now)
@@ -201,8 +205,10 @@ class Planner:
     ) -> frozenset[EndpointKey]:
         """Pass a Service's endpoints to ejection if it asks for it; return the ejected ones."""
         if asked.eject_after is None:
-            return self.ejections.keep(service.name, None, _NO_PORTS, now)
+            return self.ejections.keep_service(service.name, None, _NO_PORTS, now)
         if (known := self.ejected_elsewhere.get(service.name)) is not None:
             return known
         policy = EjectionPolicy(asked.eject_after, asked.eject_for, asked.eject_at_most)
-        return self.ejections.keep(service.name, policy, ejectable_endpoints(self._node, service, slices, asked), now)
+        return self.ejections.keep_service(
+            service.name, policy, ejectable_endpoints(self._node, service, slices, asked), now
+        )

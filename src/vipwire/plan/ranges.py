@@ -44,7 +44,7 @@ class Ranges(NamedTuple):
 NONE = Ranges({})
 
 
-def ranges(service: Service, wishes: Wishes, *, served: bool) -> Ranges:
+def find_ranges(service: Service, wishes: Wishes, *, served: bool) -> Ranges:
     """Return the ranges of a Service; `served`: the mode supports ranges (it reports that itself if not)."""
     if not wishes.port_ranges or not served:
         return NONE
@@ -52,15 +52,15 @@ def ranges(service: Service, wishes: Wishes, *, served: bool) -> Ranges:
     problems: list[Problem] = []
     for name, (first, last) in wishes.port_ranges:
         try:
-            port = _port(service, name)
-            _check(service, port, PortRange(first, last))
+            port = _find_port(service, name)
+            _check_range(service, port, PortRange(first, last))
             found[port] = PortRange(first, last)
         except ValueError as error:
             problems.append(Problem("Service", service.name, FIELD, str(error)))
     return Ranges(found, tuple(problems))
 
 
-def _port(service: Service, name: str) -> ServicePort:
+def _find_port(service: Service, name: str) -> ServicePort:
     if not name:
         if len(service.ports) > 1:
             raise ValueError("the Service has several ports: write NAME=FIRST-LAST for those that have a range")
@@ -72,7 +72,7 @@ def _port(service: Service, name: str) -> ServicePort:
     raise ValueError(f"the Service has no port {name!r}; its ports: {names or 'one without a name'}")
 
 
-def _check(service: Service, port: ServicePort, found: PortRange) -> None:
+def _check_range(service: Service, port: ServicePort, found: PortRange) -> None:
     if port.port not in found:
         raise ValueError(f"{found} must contain the port {port.port} of the Service")
     if service.affinity_seconds is not None:

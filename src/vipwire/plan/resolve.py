@@ -23,7 +23,7 @@ from vipwire.plan.plan import (
     Reason,
     ServicePlan,
     Target,
-    memory_of,
+    choose_memory,
 )
 
 
@@ -76,7 +76,7 @@ NOBODY: Mapping[Memory, Target] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of one family, indexed for `resolve`."""
+    """The plan of one family, indexed for `resolve_packet`."""
 
     node: NodePlan
     services: Mapping[object, ServicePlan]
@@ -92,14 +92,14 @@ class Plan:
                 self.ranges.setdefault((wide.key.address, wide.key.protocol), []).append(wide)
 
 
-def resolve(plan: Plan, packet: Packet, remembered: Mapping[Memory, Target] = NOBODY) -> Outcome:
+def resolve_packet(plan: Plan, packet: Packet, remembered: Mapping[Memory, Target] = NOBODY) -> Outcome:
     """Return the plan's verdict on a packet. `remembered` is session affinity's memory of the client."""
-    frontend = _frontend(plan, packet)
+    frontend = _find_frontend(plan, packet)
     if frontend is None:
         return _resolve_without_frontend(plan, packet)
     if not _is_allowed(frontend, packet.source):
         return Dropped("the source is not in loadBalancerSourceRanges", frontend)
-    pod = from_pod(plan.node, packet)
+    pod = is_from_pod(plan.node, packet)
     action: Action = frontend.action
     if frontend.short_circuit is not None and (pod or packet.from_node):
         action = frontend.short_circuit
@@ -112,7 +112,7 @@ def resolve(plan: Plan, packet: Packet, remembered: Mapping[Memory, Target] = NO
     return Rejected(f"{frontend.port_name} {Reason.NO_ENDPOINTS.value}", frontend)
 
 
-def _frontend(plan: Plan, packet: Packet) -> Frontend | None:
+def _find_frontend(plan: Plan, packet: Packet) -> Frontend | None:
     """Find the frontend of a packet.
 
     If an address of this node is an external IP of one Service and serves the node port of another, the address comes
@@ -133,10 +133,10 @@ def _frontend(plan: Plan, packet: Packet) -> Frontend | None:
 def _find_range(plan: Plan, packet: Packet) -> list[Frontend]:
     """Return the range of a packet's port as a frontend of that port; at most one."""
     found = plan.ranges.get((packet.destination, packet.protocol), ())
-    return [at_port(wide, packet.port) for wide in found if wide.key.first <= packet.port <= wide.key.last]
+    return [narrow_to_port(wide, packet.port) for wide in found if wide.key.first <= packet.port <= wide.key.last]
 
 
-def at_port(wide: RangeFrontend, port: int) -> Frontend:
+def narrow_to_port(wide: RangeFrontend, port: int) -> Frontend:
     """Narrow a range to one port: the action for packets to that port."""
 
     def narrowed(action: Action) -> Action:
@@ -174,7 +174,7 @@ def serves_node_ports(node: NodePlan, address: Address) -> bool:
     return not is_loopback(address) and any(address in prefix for prefix in node.node_port_addresses)
 
 
-def from_pod(node: NodePlan, packet: Packet) -> bool:
+def is_from_pod(node: NodePlan, packet: Packet) -> bool:
     match node.pod_traffic:
         case PodPrefixes(prefixes):
             return any(packet.source in prefix for prefix in prefixes)
@@ -198,17 +198,17 @@ def _masqueraded_targets(action: Forward, packet: Packet, node: NodePlan, *, pod
     if action.masquerade is Masquerade.ALWAYS or (action.masquerade is Masquerade.UNLESS_POD and not pod):
         replaced = frozenset(target.address for target in action.pool)
     else:
-        replaced = frozenset(_hairpins(action.pool, packet.source))
+        replaced = frozenset(_find_hairpins(action.pool, packet.source))
     return replaced - {node.address} if packet.interface else replaced
 
 
-def _hairpins(pool: Pool, source: Address) -> Iterable[Address]:
+def _find_hairpins(pool: Pool, source: Address) -> Iterable[Address]:
     return (target.address for target in pool if target.address == source)
 
 
 def find_remembered(frontend: Frontend, action: Forward, remembered: Mapping[Memory, Target]) -> Target | None:
     """Return the client's remembered target; None if the frontend must choose one."""
-    own = memory_of(frontend, action)
+    own = choose_memory(frontend, action)
     for memory in (own, own.other):
         target = remembered.get(memory)
         if target is not None and target in action.pool:

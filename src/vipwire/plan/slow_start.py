@@ -59,11 +59,11 @@ class SlowStart(Struct):
     def lower_weights(self, plan: ServicePlan, seconds: float, now: float) -> ServicePlan:
         """Lower the weights of endpoints that joined the plan's pools less than `seconds` ago."""
         known = self._since.get(plan.name)
-        present = {target.address for forward in _forwards(plan) for target in forward.pool}
+        present = {target.address for forward in _list_forwards(plan) for target in forward.pool}
         since = {address: _ALWAYS if known is None else known.get(address, now) for address in present}
         self._since[plan.name] = since
         young = {address: (now - at) * STEPS / seconds for address, at in since.items() if now - at < seconds}
-        shares = {address: share for address, steps in young.items() if (share := _share(steps)) < STEPS}
+        shares = {address: share for address, steps in young.items() if (share := _compute_share(steps)) < STEPS}
         if not shares:
             self._steps.pop(plan.name, None)
             return plan
@@ -78,12 +78,12 @@ class SlowStart(Struct):
         )
 
 
-def _share(steps: float) -> int:
+def _compute_share(steps: float) -> int:
     """Return an endpoint's tenths of its weight; a step that is due now counts in spite of rounding."""
     return max(1, int(steps + _ROUNDING))
 
 
-def _forwards(plan: ServicePlan) -> Iterator[Forward]:
+def _list_forwards(plan: ServicePlan) -> Iterator[Forward]:
     for frontend in (*plan.frontends, *(each.frontend for each in plan.ranges)):
         for action in (frontend.action, frontend.short_circuit):
             if isinstance(action, Forward):

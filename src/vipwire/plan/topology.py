@@ -37,7 +37,7 @@ class Endpoints(NamedTuple):
 
 
 def usual_endpoints(name: ServicePortName, node: NodePlan, slices: Sequence[EndpointSlice]) -> Endpoints | None:
-    """Return the endpoints of the usual Service port in half the time; None: use `candidates` and `categorize`.
+    """Return the endpoints of the usual Service port in half the time; None: use `list_candidates` and `categorize`.
 
     A usual port has one slice with one port; all endpoints are ready, no address comes twice, and no hint applies.
     """
@@ -58,7 +58,9 @@ def usual_endpoints(name: ServicePortName, node: NodePlan, slices: Sequence[Endp
     return Endpoints(tuple(targets), local, anywhere=True, ready_local=ready_local)
 
 
-def candidates(name: ServicePortName, family: Family, slices: Iterable[EndpointSlice], node: str) -> list[Candidate]:
+def list_candidates(
+    name: ServicePortName, family: Family, slices: Iterable[EndpointSlice], node: str
+) -> list[Candidate]:
     """Collect the endpoints of a Service port from its slices, sorted, each address and port once.
 
     Slices overlap while the controller moves an endpoint: the better entry counts (ready, serving, local).
@@ -74,7 +76,7 @@ def candidates(name: ServicePortName, family: Family, slices: Iterable[EndpointS
         best = {}
         for candidate in found:
             old = best.get(candidate.target[:2])
-            if old is None or _usability(candidate) > _usability(old):
+            if old is None or _rank_usability(candidate) > _rank_usability(old):
                 best[candidate.target[:2]] = candidate
     return [best[key] for key in sorted(best)]
 
@@ -88,7 +90,7 @@ def _pair_with_targets(piece: EndpointSlice, port: int, node: str) -> list[Candi
     ]
 
 
-def _usability(candidate: Candidate) -> tuple[bool, bool, bool]:
+def _rank_usability(candidate: Candidate) -> tuple[bool, bool, bool]:
     return candidate.endpoint.ready, candidate.endpoint.serving, candidate.target.local
 
 
@@ -97,9 +99,9 @@ def categorize(
 ) -> Endpoints:
     """Sort endpoints into cluster and local pools, without an `ejected` one while another can take its place."""
     ready = [candidate for candidate in found if candidate.endpoint.ready]
-    ending = _serving_terminating(found) if len(ready) < len(found) else []  # else all are ready
+    ending = _select_serving_terminating(found) if len(ready) < len(found) else []  # else all are ready
     usable = ready or ending
-    near = _hint_test(ready, node) if ready else None
+    near = _build_hint_test(ready, node) if ready else None
     cluster = usable if near is None else [candidate for candidate in ready if near(candidate.endpoint)]
     local = [candidate for candidate in ready if candidate.target.local]
     ready_local = frozenset([candidate.target.address for candidate in local]) if local else _NONE
@@ -107,15 +109,15 @@ def categorize(
         local = [candidate for candidate in ending if candidate.target.local]
     if ejected is not None:
         cluster, local = _choose_pool(ejected, cluster, usable), _choose_pool(ejected, local)
-    return Endpoints(_pool(cluster), _pool(local) if local else (), bool(usable), ready_local)
+    return Endpoints(_build_pool(cluster), _build_pool(local) if local else (), bool(usable), ready_local)
 
 
 def choose_anywhere(found: Sequence[Candidate]) -> list[Candidate]:
     """Choose the endpoints that may answer, on any node: the ready ones, else terminating ones that still serve."""
-    return [candidate for candidate in found if candidate.endpoint.ready] or _serving_terminating(found)
+    return [candidate for candidate in found if candidate.endpoint.ready] or _select_serving_terminating(found)
 
 
-def _serving_terminating(found: Iterable[Candidate]) -> list[Candidate]:
+def _select_serving_terminating(found: Iterable[Candidate]) -> list[Candidate]:
     return [c for c in found if c.endpoint.terminating and c.endpoint.serving]
 
 
@@ -125,11 +127,11 @@ def _choose_pool(ejected: Callable[[Target], bool], *pools: list[Candidate]) -> 
     return next(filter(None, left), pools[0])
 
 
-def _pool(chosen: Iterable[Candidate]) -> Pool:
+def _build_pool(chosen: Iterable[Candidate]) -> Pool:
     return tuple([candidate.target for candidate in chosen])
 
 
-def _hint_test(ready: Sequence[Candidate], node: NodePlan) -> Callable[[Endpoint], bool] | None:
+def _build_hint_test(ready: Sequence[Candidate], node: NodePlan) -> Callable[[Endpoint], bool] | None:
     """Return a test for the hints; None unless every ready endpoint has one and one names this zone or node."""
     first = ready[0].endpoint  # nearly always without hints, so the others need no look
     name, zone = node.name, node.zone

@@ -15,12 +15,12 @@ EVERY = (50_000, 20, 20)
 """New containers before the youngest generation is examined; rounds of that before the next older, and so on."""
 
 
-def rest() -> None:
-    """Turn the collector off until `look_rarely`, or until the process ends."""
+def disable_collection() -> None:
+    """Turn the collector off until `collect_rarely`, or until the process ends."""
     gc.disable()
 
 
-def look_rarely() -> None:
+def collect_rarely() -> None:
     """Turn the collector on with a high threshold; if it was off, it ignores the values of that time."""
     if not gc.isenabled():
         gc.freeze()
@@ -28,7 +28,7 @@ def look_rarely() -> None:
     gc.set_threshold(*EVERY)
 
 
-def give_back() -> None:
+def return_memory() -> None:
     """Return every free page of the C library's heap to the kernel, if the library can."""
     import ctypes  # noqa: PLC0415  # costly to import, and of use after the first sync
 

@@ -16,7 +16,7 @@ class EarlySighup:
         self.came = True
 
 
-def remember() -> None:
+def record_signals() -> None:
     """Record every SIGHUP from now on. Call this before any slow work."""
     signal.signal(signal.SIGHUP, EarlySighup())
 

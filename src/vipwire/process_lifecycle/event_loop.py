@@ -44,7 +44,7 @@ async def run_until_first_ends(*works: Coroutine[Any, Any, object]) -> int:
     return ended
 
 
-def run(main: Coroutine[Any, Any, _T]) -> _T:
+def run_in_loop(main: Coroutine[Any, Any, _T]) -> _T:
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(_Selector())) as runner:
         return runner.run(main)
 

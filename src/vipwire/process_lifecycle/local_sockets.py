@@ -30,11 +30,11 @@ _ROOTS: Final = Path("/run/vipwire/sockets")
 _CREDENTIALS: Final = struct.Struct("3i")
 
 
-def listen(name: str) -> socket.socket:
+def listen_at_name(name: str) -> socket.socket:
     """Listen at a name in this network namespace. Raise ConfigError, and OSError with EADDRINUSE if it is taken."""
-    place = _folder()
+    place = _find_socket_folder()
     _make_folder(place)
-    path = place / _file(name)
+    path = place / _find_socket_file(name)
     with hold_lock(os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)):
         _remove_unused(place)
         if path.exists():
@@ -49,24 +49,24 @@ def listen(name: str) -> socket.socket:
         return listener
 
 
-def connect(name: str) -> socket.socket | None:
+def connect_to_name(name: str) -> socket.socket | None:
     """Connect to the process that listens at a name; None if none does. Raise OSError if connect fails otherwise."""
-    return _connect(str(_folder() / _file(name)))
+    return _connect_to_address(str(_find_socket_folder() / _find_socket_file(name)))
 
 
 def connect_to_older(name: str) -> socket.socket | None:
     """Connect to an abstract socket, of versions before 0.2.0, of root or this user."""
     try:
-        connection = _connect(f"\0{name}")
+        connection = _connect_to_address(f"\0{name}")
     except OSError:
         return None
-    if connection is not None and peer(connection)[1] not in (0, os.geteuid()):
+    if connection is not None and read_peer_credentials(connection)[1] not in (0, os.geteuid()):
         connection.close()
         return None
     return connection
 
 
-def peer(connection: socket.socket) -> tuple[int, int]:
+def read_peer_credentials(connection: socket.socket) -> tuple[int, int]:
     """Return the process and the user at the other end."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     pid, uid, _ = _CREDENTIALS.unpack(raw)
@@ -82,29 +82,33 @@ def is_bound_elsewhere(name: str) -> bool:
         lines = Path("/proc/thread-self/net/unix").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         return False
-    paths = {str(place / _file(name)) for place in (_folder(), _ROOTS)}
+    paths = {str(place / _find_socket_file(name)) for place in (_find_socket_folder(), _ROOTS)}
     return any(line.rpartition(" ")[2] in paths for line in lines)
 
 
 def is_at(listener: socket.socket, name: str) -> bool:
-    return bool(listener.getsockname() == str(_folder() / _file(name)))
+    return bool(listener.getsockname() == str(_find_socket_folder() / _find_socket_file(name)))
 
 
-def names() -> set[str]:
+def list_names() -> set[str]:
     """List the names of this network namespace that have a socket; a process may listen there."""
-    suffix = _file("")
+    suffix = _find_socket_file("")
     with contextlib.suppress(OSError):
-        return {unquote(path.name.removesuffix(suffix)) for path in _folder().iterdir() if path.name.endswith(suffix)}
+        return {
+            unquote(path.name.removesuffix(suffix))
+            for path in _find_socket_folder().iterdir()
+            if path.name.endswith(suffix)
+        }
     return set()
 
 
-def _folder() -> Path:
+def _find_socket_folder() -> Path:
     if given := os.environ.get(VARIABLE):
         return Path(given)
-    return Path(f"/tmp/vipwire-{os.geteuid()}") if os.geteuid() else _ROOTS  # noqa: S108  # `_make` checks its owner
+    return Path(f"/tmp/vipwire-{os.geteuid()}") if os.geteuid() else _ROOTS  # noqa: S108  # `_make_folder` checks its owner
 
 
-def _file(name: str) -> str:
+def _find_socket_file(name: str) -> str:
     return f"{quote(name, safe='*:')}.{netns_inode()}"
 
 
@@ -130,13 +134,13 @@ def _remove_unused(place: Path) -> None:
     """Remove the sockets of processes that have ended, of all network namespaces."""
     for path in place.iterdir():
         with contextlib.suppress(OSError):  # a process listens, and its queue is full
-            if (connection := _connect(str(path))) is None:
+            if (connection := _connect_to_address(str(path))) is None:
                 path.unlink()
             else:
                 connection.close()
 
 
-def _connect(address: str) -> socket.socket | None:
+def _connect_to_address(address: str) -> socket.socket | None:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         connection.settimeout(0)  # connect must not wait while the queue is full

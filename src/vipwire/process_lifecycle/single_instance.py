@@ -27,7 +27,14 @@ from msgspec import field
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.logging import log
 from vipwire.model.value import Value
-from vipwire.process_lifecycle.local_sockets import connect, connect_to_older, is_at, is_bound_elsewhere, listen, peer
+from vipwire.process_lifecycle.local_sockets import (
+    connect_to_name,
+    connect_to_older,
+    is_at,
+    is_bound_elsewhere,
+    listen_at_name,
+    read_peer_credentials,
+)
 
 INHERITED: Final = "VIPWIRE_CLAIMS"
 """The variable in which a program, when it replaces itself, passes on the descriptors of its claims."""
@@ -83,7 +90,7 @@ class Claim:
         self._heard: list[socket.socket] = []
         self._successors: list[socket.socket] = []
         self._wake, self._woken = socket.socketpair()
-        self._thread = threading.Thread(target=self._answer, name="claim", daemon=True)
+        self._thread = threading.Thread(target=self._answer_requests, name="claim", daemon=True)
         self._thread.start()
 
     def when_asked(self, end: Callable[[str], None]) -> None:
@@ -106,7 +113,7 @@ class Claim:
         for each in (*self._listeners.values(), *self._heard, *self._successors, self._woken):
             each.close()
 
-    def _answer(self) -> None:
+    def _answer_requests(self) -> None:
         with selectors.DefaultSelector() as selector:
             selector.register(self._woken, selectors.EVENT_READ)
             for listener in self._listeners.values():
@@ -117,32 +124,32 @@ class Claim:
                     if key.fileobj is self._woken:
                         return
                     with contextlib.suppress(OSError):
-                        self._hear(selector, key)
+                        self._read_request(selector, key)
 
-    def _hear(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
+    def _read_request(self, selector: selectors.BaseSelector, key: selectors.SelectorKey) -> None:
         if isinstance(key.data, socket.socket):
             connection, _ = key.data.accept()
             if len(self._heard) >= _MOST_HEARD:
-                self._hang_up(selector, self._heard[0])
+                self._close_connection(selector, self._heard[0])
             self._heard.append(connection)
             selector.register(connection, selectors.EVENT_READ)
             connection.send(self._line)
             return
         connection = next(each for each in self._heard if each is key.fileobj)
-        if connection.recv(64) == _TAKEOVER and self._yields_to(connection):
+        if connection.recv(64) == _TAKEOVER and self._may_take_over(connection):
             selector.unregister(connection)
             self._heard.remove(connection)
             self._successors.append(connection)  # the successor waits for the end of this connection
         else:
-            self._hang_up(selector, connection)
+            self._close_connection(selector, connection)
 
-    def _hang_up(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
+    def _close_connection(self, selector: selectors.BaseSelector, connection: socket.socket) -> None:
         selector.unregister(connection)
         self._heard.remove(connection)
         connection.close()
 
-    def _yields_to(self, connection: socket.socket) -> bool:
-        pid, uid = peer(connection)
+    def _may_take_over(self, connection: socket.socket) -> bool:
+        pid, uid = read_peer_credentials(connection)
         if uid not in (0, os.geteuid()):
             return False
         connection.send(_ENDING)
@@ -193,7 +200,7 @@ def find_holder(name: str) -> Holder | None:
     if name in _inherited_sockets():
         return None
     try:
-        connection = _call(name)
+        connection = _connect_to_holder(name)
     except BlockingIOError:  # the process hangs, and its queue is full
         return Holder(0, os.geteuid())
     except OSError:
@@ -204,7 +211,7 @@ def find_holder(name: str) -> Holder | None:
         return _read_introduction(connection)
 
 
-def refusal(holder: Holder, *, takeover: bool) -> AlreadyRunningError:
+def build_already_running_error(holder: Holder, *, takeover: bool) -> AlreadyRunningError:
     way = ", or start with --takeover to take its place" if takeover else ""
     return AlreadyRunningError(f"it already runs: {holder}; {holder.remedy}{way}")
 
@@ -221,22 +228,22 @@ def _bind_sockets(names: Iterable[str]) -> dict[str, socket.socket]:
             else:
                 if own is not None:
                     own.close()  # the abstract socket of this program's previous version
-                own = _bind(name)
+                own = _bind_socket(name)
             found[name] = own
             on_error.callback(own.close)
         on_error.pop_all()
     return found
 
 
-def _bind(name: str) -> socket.socket:
+def _bind_socket(name: str) -> socket.socket:
     """Claim a name; try again if its owner ends at that moment."""
     for _ in range(_BIND_ATTEMPTS):
         if (holder := find_holder(name)) is not None:
-            raise refusal(holder, takeover=True)
+            raise build_already_running_error(holder, takeover=True)
         if is_bound_elsewhere(name):
             log.warning("a socket of this name is in another container: mount the node's /run/vipwire", socket=name)
         try:
-            return listen(name)
+            return listen_at_name(name)
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
                 raise ConfigError(f"{error.filename or name}: {error.strerror or error}") from error
@@ -246,16 +253,16 @@ def _bind(name: str) -> socket.socket:
 
 def _end_holder(name: str) -> None:
     try:
-        connection = None if name in _inherited_sockets() else _call(name)
+        connection = None if name in _inherited_sockets() else _connect_to_holder(name)
     except OSError:
-        return  # `_bind` raises the error
+        return  # `_bind_socket` raises the error
     if connection is None:
         return
     with connection:
         holder = _read_introduction(connection)
         try:
             connection.sendall(_TAKEOVER)
-            if not holder.said or _line(connection) != _ENDING.strip():
+            if not holder.said or _read_line(connection) != _ENDING.strip():
                 raise AlreadyRunningError(f"{holder} refuses the takeover; {holder.remedy}")
             connection.settimeout(_END_SECONDS)
             while connection.recv(64):
@@ -268,23 +275,23 @@ def _end_holder(name: str) -> None:
             return
 
 
-def _call(name: str) -> socket.socket | None:
+def _connect_to_holder(name: str) -> socket.socket | None:
     """Connect to the process with a name, also of an older version. Raise OSError if connect fails."""
-    connection = connect(name) or connect_to_older(name)
+    connection = connect_to_name(name) or connect_to_older(name)
     if connection is not None:
         connection.settimeout(_HEAR_SECONDS)
     return connection
 
 
 def _read_introduction(connection: socket.socket) -> Holder:
-    pid, uid = peer(connection)
+    pid, uid = read_peer_credentials(connection)
     said: Any = {}
     with contextlib.suppress(OSError, ValueError):
-        said = json.loads(_line(connection) or b"{}")
-    return Holder(pid, uid, _understood(said))
+        said = json.loads(_read_line(connection) or b"{}")
+    return Holder(pid, uid, _select_known_fields(said))
 
 
-def _understood(said: Any) -> dict[str, Any]:
+def _select_known_fields(said: Any) -> dict[str, Any]:
     """Return the valid fields of an answer: any process may have the name."""
     if not isinstance(said, dict):
         return {}
@@ -293,7 +300,7 @@ def _understood(said: Any) -> dict[str, Any]:
     return {**texts, "details": [str(each) for each in details] if isinstance(details, list) else []}
 
 
-def _line(connection: socket.socket) -> bytes:
+def _read_line(connection: socket.socket) -> bytes:
     data, end = b"", time.monotonic() + _HEAR_SECONDS
     while not data.endswith(b"\n") and len(data) < 1 << 16 and time.monotonic() < end:
         piece = connection.recv(4096)

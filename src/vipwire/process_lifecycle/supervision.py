@@ -92,7 +92,7 @@ class Supervisor:
             part.pause = min(part.pause * 2, LONGEST_PAUSE)
 
     def _record_failure(self, name: str, part: _Part, error: Exception) -> None:
-        again, part.trouble = part.trouble == in_short(error), in_short(error)
+        again, part.trouble = part.trouble == shorten_error(error), shorten_error(error)
         log.error(
             "a part of vipwire has failed; restarting the part",
             part=name,
@@ -106,7 +106,7 @@ class Supervisor:
         self._witness(part, thing, error, again=again)
 
 
-def in_short(error: BaseException) -> str:
+def shorten_error(error: BaseException) -> str:
     """Write an error in one line: vipwire's own text, else the kind of the error and its place in the code."""
     plain = told_plainly(error)
     if plain is not None:

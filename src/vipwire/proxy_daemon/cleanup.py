@@ -15,19 +15,19 @@ from typing import Final, NamedTuple
 
 from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError
-from vipwire.linux.host.kernel import capabilities, require_net_admin
+from vipwire.linux.host.kernel import read_capabilities, require_net_admin
 from vipwire.logging import log
 from vipwire.model.net import Family
-from vipwire.modes.registry import driver_of, every_spec, spec_of
+from vipwire.modes.registry import driver_of, list_specs, spec_of
 from vipwire.modes.spec import ModeSpec
-from vipwire.modes.xtables.ownership import ChainRule, Owners, RuleOwner, Tables, count_chains, removals
-from vipwire.modes.xtables.save import BUILT_IN, ChainName, Chains, target
+from vipwire.modes.xtables.ownership import ChainRule, Owners, RuleOwner, Tables, count_chains, write_removals
+from vipwire.modes.xtables.save import BUILT_IN, ChainName, Chains, find_rule_target
 from vipwire.modes.xtables.tool import RuleTool
 from vipwire.process_lifecycle.single_instance import AlreadyRunningError
 from vipwire.proxy_daemon.handover.kube_proxy import KubeProxy, find_kube_proxy
-from vipwire.proxy_daemon.handover.leftovers import engines, owners, read_engine, without_tool
-from vipwire.proxy_daemon.start.modes import families, needs_net_admin
-from vipwire.proxy_daemon.start.record import running_proxy
+from vipwire.proxy_daemon.handover.leftovers import list_engines, list_engines_without_tool, list_owners, read_engine
+from vipwire.proxy_daemon.start.modes import find_usable_families, needs_net_admin
+from vipwire.proxy_daemon.start.record import find_running_proxy
 
 _UNKNOWN: Final = ("iptables", "ipvs")
 """Modes of kube-proxy whose chain names vipwire uses too."""
@@ -51,14 +51,14 @@ def run_cleanup(config: Config) -> int:
     """
     if needs_net_admin(config):
         require_net_admin("vipwire cleanup")
-    if (holder := running_proxy()) is not None:  # it would undo the removal
+    if (holder := find_running_proxy()) is not None:  # it would undo the removal
         raise AlreadyRunningError(
             f"vipwire cleanup is impossible while a proxy runs here: {holder}; {holder.remedy} first"
         )
-    rules = "CAP_NET_ADMIN" in capabilities()
+    rules = "CAP_NET_ADMIN" in read_capabilities()
     beside = find_kube_proxy() if rules and not config.cleanup_all else None
     stuck = False
-    for each in clean_up(families(), rules=rules, beside=beside):
+    for each in clean_up(find_usable_families(), rules=rules, beside=beside):
         told = {"mode": each.mode, "ip_family": each.family.value, "what": each.what}
         told = {name: value for name, value in told.items() if value}
         if each.left:
@@ -75,17 +75,17 @@ def clean_up(families: tuple[Family, ...], *, rules: bool, beside: KubeProxy | N
     Raise CommitError if the kernel refuses.
     """
     if beside is None or not rules:
-        yield from _clean_everything(families, every_spec(), rules=rules)
+        yield from _clean_everything(families, list_specs(), rules=rules)
         for family in families if rules else ():
-            for name, what in without_tool(family):
+            for name, what in list_engines_without_tool(family):
                 yield Cleaned(name, family, what, "no program can remove this", "install the package iptables")
         return
     kept = frozenset((beside.mode,) if beside.mode else _UNKNOWN)
-    free = [spec for spec in every_spec() if driver_of(spec).owner(Family.IPV4) is None]
+    free = [spec for spec in list_specs() if driver_of(spec).owner(Family.IPV4) is None]
     yield from _clean_everything(families, free, rules=True)
     for family in families:
         yield from _clean_beside(family, kept, beside)
-    rest = [spec for spec in every_spec() if spec not in free and spec.name not in kept]
+    rest = [spec for spec in list_specs() if spec not in free and spec.name not in kept]
     yield from _clean_everything(families, rest, rules=False)
 
 
@@ -99,8 +99,8 @@ def _clean_everything(families: tuple[Family, ...], specs: Iterable[ModeSpec], *
 
 def _clean_beside(family: Family, kept: frozenset[str], beside: KubeProxy) -> Iterator[Cleaned]:
     """Remove iptables rules, and their helpers, beside a kube-proxy that runs in one of the modes `kept`."""
-    known = owners(family)
-    running = spec_of(beside.mode) if beside.mode in known else every_spec()[0]
+    known = list_owners(family)
+    running = spec_of(beside.mode) if beside.mode in known else list_specs()[0]
     remains = {
         name: found
         for name in known
@@ -111,7 +111,7 @@ def _clean_beside(family: Family, kept: frozenset[str], beside: KubeProxy) -> It
         with contextlib.suppress(UnsupportedError):
             each.before_rules()
             held |= each.held()
-    for tool in engines(family):
+    for tool in list_engines(family):
         yield from _rules(tool, known, kept, frozenset(held), beside)
     for name, each in remains.items():
         with contextlib.suppress(UnsupportedError):
@@ -129,7 +129,7 @@ def _rules(
     leaving = [VipwireOnlyOwner(owner) if name in kept else owner for name, owner in known.items()]
     running = all_of([owner for name, owner in known.items() if name in kept])
     found = count_chains({name: owner for name, owner in known.items() if name not in kept}, tables, held)
-    texts = list(removals(tables, leaving, running, held))
+    texts = list(write_removals(tables, leaving, running, held))
     for text in texts:
         tool.restore(text)
     if texts:
@@ -170,10 +170,14 @@ class VipwireOnlyOwner(RuleOwner):
         del kubelet
         for chain, rules in chains.items():
             if chain in BUILT_IN or self._owner.owns(table, chain):
-                yield from (ChainRule(chain, rule) for rule in rules if self.is_only_vipwires(table, target(rule)))
+                yield from (
+                    ChainRule(chain, rule) for rule in rules if self.is_only_vipwires(table, find_rule_target(rule))
+                )
 
     def words(self, table: str) -> frozenset[ChainRule]:
-        return frozenset(link for link in self._owner.words(table) if self.is_only_vipwires(table, target(link.rule)))
+        return frozenset(
+            link for link in self._owner.words(table) if self.is_only_vipwires(table, find_rule_target(link.rule))
+        )
 
 
 class _KubeProxyOwner(RuleOwner):
@@ -191,11 +195,14 @@ class _KubeProxyOwner(RuleOwner):
 
     def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
         found = (link for owner in self._owners for link in owner.links(table, chains, kubelet=kubelet))
-        return (link for link in found if self.owns(table, target(link.rule)))
+        return (link for link in found if self.owns(table, find_rule_target(link.rule)))
 
     def words(self, table: str) -> frozenset[ChainRule]:
         return frozenset(
-            link for owner in self._owners for link in owner.words(table) if self.owns(table, target(link.rule))
+            link
+            for owner in self._owners
+            for link in owner.words(table)
+            if self.owns(table, find_rule_target(link.rule))
         )
 
 

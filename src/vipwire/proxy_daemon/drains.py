@@ -81,7 +81,7 @@ def parse_orders(content: bytes, path: Path) -> tuple[DrainOrder, ...]:
         document = msgspec.json.decode(content, type=_Document)
         _check_version(document)
         booted = document.booted if document.boot == boot_id() else boot_time()
-        return tuple(_order(row, booted) for row in document.drained)
+        return tuple(_parse_order(row, booted) for row in document.drained)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
             f"{path}: not a list of drained endpoints ({error}); to begin with an empty list, remove the file"
@@ -93,7 +93,7 @@ def _check_version(document: _Document) -> None:
         raise ValueError(f"version {document.version} is not {_VERSION}")
 
 
-def _order(row: _Row, booted: float) -> DrainOrder:
+def _parse_order(row: _Row, booted: float) -> DrainOrder:
     namespace, slash, name = (row.service or "").partition("/")
     service = ObjectName(namespace, name) if slash else None
     until = None if row.until is None else round(row.until - booted, 3)
@@ -112,19 +112,19 @@ def change_orders(
     with hold_lock(os.open(lock, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)):
         orders = tuple(change(read_orders(path)))
         booted = boot_time()
-        document = _Document(_VERSION, tuple(_row(order, booted) for order in orders), boot_id(), booted)
+        document = _Document(_VERSION, tuple(_build_row(order, booted) for order in orders), boot_id(), booted)
         replace_file(path, msgspec.json.format(msgspec.json.encode(document), indent=1))
     return orders
 
 
-def _row(order: DrainOrder, booted: float) -> _Row:
+def _build_row(order: DrainOrder, booted: float) -> _Row:
     drain = order.drain
     service = None if drain.service is None else str(drain.service)
     until = None if order.until is None else order.until + booted
     return _Row(format_address(drain.address), drain.port, service, order.since + booted, until)
 
 
-def in_force(orders: Iterable[DrainOrder], now: float) -> frozenset[Drain]:
+def select_in_force(orders: Iterable[DrainOrder], now: float) -> frozenset[Drain]:
     return frozenset(order.drain for order in orders if order.until is None or now < order.until)
 
 
@@ -161,7 +161,7 @@ class DrainFollower:
                     changed()
 
     async def _watch_orders(self) -> None:
-        async for content in self._files.contents(self._path):
+        async for content in self._files.yield_contents(self._path):
             try:
                 self._orders = () if content is None else parse_orders(content, self._path)
             except ConfigError as error:
@@ -171,7 +171,7 @@ class DrainFollower:
 
     def _refresh(self) -> bool:
         """Read the drains that apply now; report whether they changed."""
-        before, self.drained = self.drained, in_force(self._orders, seconds_since_boot())
+        before, self.drained = self.drained, select_in_force(self._orders, seconds_since_boot())
         self._count(len(self.drained))
         for drain in sorted(self.drained - before, key=str):
             log.info("endpoint drained; no new connections to it", endpoint=drain)

@@ -80,9 +80,9 @@ class SyncLoop:
         self._timed = False
         self._lines = {line.family: line for line in parts.engine.lines}
         self._foreign = ForeignChanges(lambda suspect: self._call_between_syncs(partial(self._check_soon, suspect)))
-        self._expose()
+        self._publish_records()
 
-    def _expose(self) -> None:
+    def _publish_records(self) -> None:
         """Compute costly metrics only when a client reads them."""
         metrics, seen = self._parts.metrics, self._seen
         metrics.sync_proxy_rules_endpoint_changes_pending.set_function(lambda: seen[Kind.ENDPOINT_SLICE])
@@ -93,37 +93,37 @@ class SyncLoop:
 
     def emit(self, event: Event) -> None:
         if self._waiting is None:
-            self._take(event)
+            self._apply_event(event)
         else:
-            self._waiting.append(partial(self._take, event))
+            self._waiting.append(partial(self._apply_event, event))
 
-    def _take(self, event: Event) -> None:
+    def _apply_event(self, event: Event) -> None:
         parts = self._parts
         parts.history.record_event(event, time.time())
         if problems := parts.engine.apply(event):
-            parts.reporter.problems(problems)
+            parts.reporter.report_problems(problems)
         kind = kind_of(event.object) if isinstance(event, Upserted) else event.kind
         self._seen[kind] += 1
         if log.enabled(5):
-            _report(event, kind)
+            _log_problems(event, kind)
         if isinstance(event, Listed):
             parts.health.record_list(kind.value)
         if kind is Kind.NODE and (parts.in_cluster or parts.engine.node is not None):
             parts.health.record_node(parts.engine.node)
         if kind is Kind.NODE and (parts.in_cluster or parts.engine.store.nodes):
-            parts.reporter.node_seen(exists=parts.engine.node is not None)
+            parts.reporter.report_node(exists=parts.engine.node is not None)
         self._note_queued()
 
     async def run(self) -> None:
         parts, loop = self._parts, asyncio.get_running_loop()
-        loop.add_reader(parts.addresses.fileno(), self._machine_changed)
+        loop.add_reader(parts.addresses.fileno(), self._note_machine_change)
         ahead = loop.run_in_executor(None, parts.engine.read_ahead)
         try:
-            await self._sleep()
+            await self._wait_until_due()
             await asyncio.wait([ahead])  # not `await ahead`: if the loop is cancelled, the thread must still finish
             while True:
-                await self._finish_sync(await self._sync())
-                await self._sleep()
+                await self._finish_sync(await self._sync_in_worker())
+                await self._wait_until_due()
         finally:
             await asyncio.wait([ahead])
             loop.remove_reader(parts.addresses.fileno())
@@ -133,7 +133,7 @@ class SyncLoop:
             self._foreign.close()
             self._worker.close()
 
-    async def look_around(self) -> None:
+    async def check_surroundings(self) -> None:
         """Report failing and recovered sources, and retry failed health-check ports, until cancelled."""
         parts = self._parts
         while True:
@@ -143,7 +143,7 @@ class SyncLoop:
                 self._note_source(health)
             pause = seconds_to_next_look(states)
             if not parts.ports.complete:
-                parts.reporter.problems(await parts.ports.update(()))
+                parts.reporter.report_problems(await parts.ports.update(()))
                 pause = QUICK_LOOK
             await asyncio.sleep(pause)
 
@@ -157,9 +157,9 @@ class SyncLoop:
 
     def sync_again(self) -> None:
         """Sync again after a change of the configuration or of the drained endpoints."""
-        self._call_between_syncs(self._move)
+        self._call_between_syncs(self._update_node)
 
-    async def _sync(self) -> list[Outcome]:
+    async def _sync_in_worker(self) -> list[Outcome]:
         """Sync without blocking the loop; if cancelled, the sync still finishes."""
         self._waiting = []
         engine, now = self._parts.engine, time.monotonic()
@@ -183,12 +183,12 @@ class SyncLoop:
         if self._parts.engine.alarm(suspect, time.monotonic()):
             self._wake.set()
 
-    def _move(self) -> None:
+    def _update_node(self) -> None:
         self._moved = True
-        self._parts.engine.node_moved()
+        self._parts.engine.note_node_change()
         self._note_queued()
 
-    async def _sleep(self) -> None:
+    async def _wait_until_due(self) -> None:
         engine, due = self._parts.engine, self._parts.engine.due(time.monotonic())
         while True:
             if due is not None:
@@ -207,15 +207,15 @@ class SyncLoop:
             if self._timer.when() <= at:
                 return
             self._timer.cancel()
-        self._timer = loop.call_at(at, self._time_has_come)
+        self._timer = loop.call_at(at, self._wake_by_timer)
 
-    def _time_has_come(self) -> None:
+    def _wake_by_timer(self) -> None:
         self._timer, self._timed = None, True
         self._wake.set()
 
-    def _machine_changed(self) -> None:
+    def _note_machine_change(self) -> None:
         if self._parts.addresses.refresh():
-            self._call_between_syncs(self._move)
+            self._call_between_syncs(self._update_node)
 
     def _note_queued(self) -> None:
         self._queued_at = time.time()
@@ -233,7 +233,7 @@ class SyncLoop:
             if outcome.first:
                 self._foreign.listen(line)
         if outcomes:
-            self._foreign.hear()
+            self._foreign.read_notifications()
         behind = False
         for line in self._lines.values():
             pending = line.reconciler.pending
@@ -244,7 +244,7 @@ class SyncLoop:
             self._start_garbage_collection()
         if True in [outcome.first and len(outcome.changes) >= _MANY for outcome in outcomes]:
             loop = asyncio.get_running_loop()  # later: the objects of the sync are not freed yet
-            loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.give_back)
+            loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.return_memory)
         await self._open_ports(outcomes)
         parts.ejections.watch_and_report(self.count_results, now)
         parts.record_soon()
@@ -256,16 +256,16 @@ class SyncLoop:
         parts = self._parts
         moved, self._moved = self._moved, False
         if moved and (problems := await parts.ports.move()):
-            parts.reporter.problems(problems)
+            parts.reporter.report_problems(problems)
         changed = dict.fromkeys([name for outcome in outcomes for name in outcome.changes])
         if changed and (problems := await parts.ports.update(changed)):
-            parts.reporter.problems(problems)
+            parts.reporter.report_problems(problems)
 
     def _start_garbage_collection(self) -> None:
         """Start garbage collection after the first sync's attempt, or if the API server does not send the objects."""
         if not self._at_work:
             self._at_work = True
-            cyclic_garbage.look_rarely()
+            cyclic_garbage.collect_rarely()
 
     def _note_done(self) -> None:
         metrics, seen = self._parts.metrics, self._seen
@@ -299,7 +299,7 @@ class SyncLoop:
             parts.health.source_recovered(resource)
 
 
-def _report(event: Event, kind: Kind) -> None:
+def _log_problems(event: Event, kind: Kind) -> None:
     match event:
         case Listed(objects=objects):
             log.detail(5, "objects listed", kind=kind.value, count=len(objects))

@@ -44,8 +44,8 @@ from vipwire.proxy_daemon.start.modes import find_mode
 from vipwire.proxy_daemon.start.record import ProxyRecord, Recorder, recorded_facts, recorded_node
 from vipwire.proxy_daemon.sync.after_sync import EjectionReporter, HealthPorts, StaleFlowDeleter
 from vipwire.proxy_daemon.sync.engine import Engine, Line
-from vipwire.proxy_daemon.sync.node_plan import Known, awaited_facts, health_check_prefixes, planned_node
-from vipwire.proxy_daemon.sync.report import Reporter, missing_node, unknown_fact
+from vipwire.proxy_daemon.sync.node_plan import Known, health_check_prefixes, list_awaited_facts, plan_node
+from vipwire.proxy_daemon.sync.report import Reporter, describe_missing_node, describe_unknown_fact
 from vipwire.proxy_daemon.sync.sync_metrics import CountReader
 from vipwire.proxy_daemon.view import History, changes_file
 from vipwire.reconcile.pacer import Pacer
@@ -113,15 +113,15 @@ class Proxy:
 
     async def run(self, reloader: Reloader, claim: Claim | None = None) -> int:
         """Run until a signal, or until another process takes over `claim`; return the exit status."""
-        given, recorder = self._source()
+        given, recorder = self._build_source()
         source = KeptSource(given)
         history = History(changes_file(self._config.state_dir))
-        reporter = Reporter(self._engine, self.metrics, recorder, self._node_name, history.note)
+        reporter = Reporter(self._engine, self.metrics, recorder, self._node_name, history.note_change)
         flows = StaleFlowDeleter(self._addresses, self.metrics)
-        changed, spec = self._recorder.soon, selected_mode(self._config)
+        changed, spec = self._recorder.write_soon, selected_mode(self._config)
         self._ejections = EjectionReporter(self._engine, self.metrics, reporter, changed, spec)
         with contextlib.closing(flows):
-            listeners = ServiceListeners(self._health.healthy, self._health_addresses)
+            listeners = ServiceListeners(self._health.healthy, self._list_health_addresses)
             async with HealthPorts(self._engine, listeners) as ports:
                 parts = ProxyParts(
                     engine=self._engine,
@@ -138,12 +138,12 @@ class Proxy:
                     history=history,
                 )
                 with raise_ungrouped():
-                    reason = await self._serve(parts, recorder, reloader, claim)
+                    reason = await self._run_loop(parts, recorder, reloader, claim)
         self._recorder.end(reason)
         log.info("stopped; the rules stay", reason=reason)
         return 0
 
-    def _record(self) -> ProxyRecord:
+    def _build_record(self) -> ProxyRecord:
         return ProxyRecord(
             os.getpid(),
             self._started,
@@ -153,30 +153,30 @@ class Proxy:
             explicit_flags(dataclasses.replace(self._config, explicit=self._config.explicit | {"mode"})),
             self._health.last_updated(),
             self._health.failing(),
-            self._node_problems(),
+            self._find_node_problems(),
             self._ejections.current,
             recorded_facts(self._engine.known_node),
             tuple(sorted((format_address(address), port) for address, port in self._api_servers)),
         )
 
     def _note_progress(self) -> None:
-        self._recorder.soon()
+        self._recorder.write_soon()
         if self._engine.complete and not self._health.awaited_node_facts:
             self._completed.set()
 
     def _note_obstruction(self, reason: str) -> None:
         self._health.obstruction = reason
-        self._recorder.soon()
+        self._recorder.write_soon()
 
-    def _node_problems(self) -> tuple[str, ...]:
-        missing = (missing_node(self._node_name),) if self._health.node_missing else ()
-        return (*missing, *(unknown_fact(self._node_name, each) for each in self._health.awaited_node_facts))
+    def _find_node_problems(self) -> tuple[str, ...]:
+        missing = (describe_missing_node(self._node_name),) if self._health.node_missing else ()
+        return (*missing, *(describe_unknown_fact(self._node_name, each) for each in self._health.awaited_node_facts))
 
-    async def _serve(
+    async def _run_loop(
         self, parts: ProxyParts, recorder: EventRecorder | None, reloader: Reloader, claim: Claim | None
     ) -> str:
         """Run every task until the proxy ends; return the reason."""
-        stop, loop = Stop(reloader.ask), SyncLoop(parts)
+        stop, loop = Stop(reloader.request_reload), SyncLoop(parts)
         self._replan = loop.sync_again
         if claim is not None:
             claim.when_asked(stop.make_room)
@@ -185,15 +185,15 @@ class Proxy:
         async with asyncio.TaskGroup() as tasks:
             servers = ProxyServers(tasks, self._health, self.metrics, parts.reporter)
             await servers.apply(self._config)
-            adopt = partial(self._adopt, loop, servers)
+            adopt = partial(self._adopt_config, loop, servers)
             change_mode = partial(self._change_mode, stop)
             running = [
                 tasks.create_task(loop.run(), name="loop"),
-                tasks.create_task(loop.look_around(), name="look around"),
+                tasks.create_task(loop.check_surroundings(), name="look around"),
                 tasks.create_task(parts.source.run(loop.emit), name="source"),
                 tasks.create_task(reloader.run(adopt, change_mode), name="configuration"),
                 tasks.create_task(self._drains.run(loop.sync_again), name="drains"),
-                tasks.create_task(self._recorder.run(self._record), name="record"),
+                tasks.create_task(self._recorder.run(self._build_record), name="record"),
                 tasks.create_task(parts.history.run(), name="changes"),
                 tasks.create_task(self._view.run(), name="view"),
                 tasks.create_task(self._handover.run(self._completed), name="hand-over"),
@@ -206,7 +206,7 @@ class Proxy:
                 task.cancel()
         return reason
 
-    async def _adopt(self, loop: SyncLoop, servers: ProxyServers, before: Config, after: Config) -> None:
+    async def _adopt_config(self, loop: SyncLoop, servers: ProxyServers, before: Config, after: Config) -> None:
         self._config = after
         if before.logging != after.logging:
             log.configure(after.logging)
@@ -218,7 +218,7 @@ class Proxy:
         self._log_gates()
         await servers.apply(after)
         self._view.config_changed()
-        self._recorder.soon()
+        self._recorder.write_soon()
         loop.sync_again()
 
     async def _change_mode(self, stop: Stop, wanted: Config) -> bool:
@@ -239,7 +239,7 @@ class Proxy:
         for name, on in self._config.gates.items():
             self.metrics.feature_enabled.labels(name=name, stage=KNOWN_GATES[name].stage.value).set(int(on))
 
-    def _source(self) -> tuple[Source, EventRecorder | None]:
+    def _build_source(self) -> tuple[Source, EventRecorder | None]:
         access, connection, given = self._access, self._config.client_connection, self._given
         if access is None and given is not None:
             return given, None
@@ -253,13 +253,13 @@ class Proxy:
         if given is not None:
             return given, recorder
         resources = proxy_resources(self._node_name)
-        return ApiSource(access, resources, witness=self._count_request, places=self._connects_to), recorder
+        return ApiSource(access, resources, witness=self._count_request, places=self._note_api_servers), recorder
 
-    def _connects_to(self, places: frozenset[AddressPort]) -> None:
+    def _note_api_servers(self, places: frozenset[AddressPort]) -> None:
         """Exempt the API server's addresses from Services, before the proxy connects to them."""
         self._api_servers = places
         self._replan()
-        self._recorder.soon()
+        self._recorder.write_soon()
 
     def _count_request(self, answered: RequestResult) -> None:
         metrics = self.metrics
@@ -270,21 +270,21 @@ class Proxy:
 
     def _make_node_plan(self, family: Family, store: Store) -> NodePlan:
         machine, node = global_addresses(self._addresses.addresses), self._engine.known_node
-        self._await_facts(awaited_facts(self._config, node))
+        self._await_facts(list_awaited_facts(self._config, node))
         drained, known = self._drains.drained, Known(node, self._api_servers)
-        return planned_node(self._config, family, self._node_name, store, machine, drained, known)
+        return plan_node(self._config, family, self._node_name, store, machine, drained, known)
 
     def _await_facts(self, awaited: tuple[str, ...]) -> None:
         """Record, and log once, the Node's missing fields, for which /readyz waits."""
         before, self._health.awaited_node_facts = self._health.awaited_node_facts, awaited
         for path in awaited:
             if path not in before:
-                log.warning(unknown_fact(self._node_name, path), node=self._node_name, field=path)
+                log.warning(describe_unknown_fact(self._node_name, path), node=self._node_name, field=path)
         for path in before:
             if path not in awaited:
                 log.info("found a missing field of the Node", node=self._node_name, field=path)
 
-    def _health_addresses(self) -> tuple[str, ...]:
+    def _list_health_addresses(self) -> tuple[str, ...]:
         if not (chosen := health_check_prefixes(self._config)):
             return ("0.0.0.0",)  # noqa: S104  # both families, as kube-proxy does
         own = dict.fromkeys(item.address for item in self._addresses.addresses)

@@ -76,7 +76,7 @@ class Reloader:
         self._warned: frozenset[str] | None = None  # the start has already logged its warnings
         self._record_reload(good=True)
 
-    def ask(self) -> None:
+    def request_reload(self) -> None:
         """Read the file again even if its content looks unchanged."""
         if self._started.config_file:
             self._asked.set()
@@ -88,14 +88,14 @@ class Reloader:
         if not self._started.config_file:
             return
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._watch(Path(self._started.config_file)), name="configuration file")
+            tasks.create_task(self._watch_file(Path(self._started.config_file)), name="configuration file")
             while True:
                 await self._asked.wait()
                 self._asked.clear()
                 await self.reload(adopt, change_mode)
 
-    async def _watch(self, path: Path) -> None:
-        async for content in self._files.contents(path):
+    async def _watch_file(self, path: Path) -> None:
+        async for content in self._files.yield_contents(path):
             if content is not None:  # the file may be absent for a moment while an editor replaces it
                 self._asked.set()
 
@@ -104,15 +104,15 @@ class Reloader:
         try:
             wanted, warnings = await asyncio.to_thread(self._reread)
         except ConfigError as error:
-            self._refuse(error)
+            self._refuse_config(error)
             return
         for warning in warnings:
             if self._warned is not None and warning not in self._warned:
                 log.warning(warning)
         self._warned = frozenset(warnings)
-        await self._take(wanted, adopt, change_mode)
+        await self._adopt_config(wanted, adopt, change_mode)
 
-    async def _take(self, wanted: Config, adopt: Adopt, change_mode: ChangeMode) -> None:
+    async def _adopt_config(self, wanted: Config, adopt: Adopt, change_mode: ChangeMode) -> None:
         before, change = self.running, compare_configs(self._started, self.running, wanted)
         self.running = change.config
         if change.config != before:
@@ -128,7 +128,7 @@ class Reloader:
         if change.waiting:
             log.warning("part of the new configuration needs a restart", fields=",".join(change.waiting))
 
-    def _refuse(self, error: ConfigError) -> None:
+    def _refuse_config(self, error: ConfigError) -> None:
         self._record_reload(good=False)
         for line in str(error).splitlines():
             log.error("the configuration is invalid; keeping the old one", reason=line)

@@ -10,12 +10,12 @@ from vipwire.file_io.files import check_owner
 from vipwire.kube.access.access import Access, load_access
 from vipwire.linux.host.addresses import AddressWatch
 from vipwire.process_lifecycle import event_loop
-from vipwire.proxy_daemon.handover.handover import reexec
+from vipwire.proxy_daemon.handover.handover import reexecute_process
 from vipwire.proxy_daemon.loop import Source
 from vipwire.proxy_daemon.proxy import Proxy
 from vipwire.proxy_daemon.reloader import Reloader, Reread
 from vipwire.proxy_daemon.start.machine import prepare_machine
-from vipwire.proxy_daemon.start.modes import build_mode, build_to_run, families
+from vipwire.proxy_daemon.start.modes import build_mode, build_modes_to_run, find_usable_families
 from vipwire.proxy_daemon.start.record import claim_proxy, open_record
 
 
@@ -30,12 +30,12 @@ def run_proxy(config: Config, reread: Reread) -> int:
     access = find_access(config)
     with claim_proxy(config) as claim:
         with prepare_proxy(config, access) as proxy:
-            status = event_loop.run(
+            status = event_loop.run_in_loop(
                 proxy.run(Reloader(config, proxy.config, reread, proxy.metrics, proxy.files), claim)
             )
         if proxy.changes_mode:
             claim.keep_over_exec()
-            reexec()
+            reexecute_process()
     return status
 
 
@@ -48,7 +48,7 @@ def prepare_proxy(requested: Config, access: Access | None, source: Source | Non
     check_owner(Path(requested.state_dir), "--state-dir")  # the proxy reads drain orders and Node facts there
     with contextlib.ExitStack() as stack:
         # First the mode: a mode that cannot work here must not change the machine.
-        config, modes = build_mode(requested, families(), build_to_run)
+        config, modes = build_mode(requested, find_usable_families(), build_modes_to_run)
         for mode in modes.values():
             stack.callback(mode.close)
         prepare_machine(config)

@@ -21,7 +21,7 @@ from vipwire.process_lifecycle.event_loop import run_until_first_ends
 from vipwire.process_lifecycle.supervision import Supervisor
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics
-from vipwire.proxy_daemon.serve.pages import ProxyInfo, health_app, metrics_app
+from vipwire.proxy_daemon.serve.pages import ProxyInfo, build_health_pages, build_metrics_pages
 from vipwire.proxy_daemon.serve.server import HttpServer
 from vipwire.proxy_daemon.sync.report import Reporter
 
@@ -37,8 +37,8 @@ class ProxyServers:
         self._flags: dict[str, str] = {}
 
     async def apply(self, config: Config) -> None:
-        self._show(config)
-        made = {server.name: server for server in self._make(config)}
+        self._start_view(config)
+        made = {server.name: server for server in self._build_servers(config)}
         wanted = {name: server_settings(name, config) for name in made}
         for name, (what, task) in list(self._running.items()):
             if wanted.get(name) != what:
@@ -53,13 +53,13 @@ class ProxyServers:
         for _, task in self._running.values():
             task.cancel()
 
-    def _show(self, config: Config) -> None:
+    def _start_view(self, config: Config) -> None:
         self._document.clear()
         self._document.update(config_document(config))
         self._flags.clear()
         self._flags.update(flag_values(config))
 
-    def _make(self, config: Config) -> tuple[HttpServer, ...]:
+    def _build_servers(self, config: Config) -> tuple[HttpServer, ...]:
         info = ProxyInfo(
             mode=config.proxy_mode,
             version=__version__,
@@ -73,8 +73,12 @@ class ProxyServers:
         )
         hard = config.bind_address_hard_fail
         sites = (
-            ("healthz server", config.healthz_bind_address, health_app(self._health, self._metrics, time.time)),
-            ("metrics server", config.metrics_bind_address, metrics_app(self._metrics, info, time.time)),
+            (
+                "healthz server",
+                config.healthz_bind_address,
+                build_health_pages(self._health, self._metrics, time.time),
+            ),
+            ("metrics server", config.metrics_bind_address, build_metrics_pages(self._metrics, info, time.time)),
         )
         return tuple(
             HttpServer(name, site, address, self._report_failure, hard_fail=hard)
@@ -85,7 +89,7 @@ class ProxyServers:
     def _report_failure(self, server: str, reason: str) -> None:
         log.error("server does not start", server=server, reason=reason)
         event = "FailedToStartProxierHealthcheck" if server.startswith("healthz") else "FailedToStartMetricServer"
-        self._reporter.node_event(event, reason, EventType.WARNING)
+        self._reporter.report_node_event(event, reason, EventType.WARNING)
 
 
 def server_settings(name: str, config: Config) -> Hashable:
@@ -119,11 +123,11 @@ class ViewProcess:
         while True:
             self._moved.clear()
             if command := command_line(self._config()):
-                await self._serve(command)
+                await self._run_process(command)
             else:
                 await self._moved.wait()
 
-    async def _serve(self, command: tuple[str, ...]) -> None:
+    async def _run_process(self, command: tuple[str, ...]) -> None:
         """Run the command until the command line changes. Raise VipwireError if it ends before."""
         null = asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(*command, stdin=asyncio.subprocess.PIPE, stdout=null)
@@ -134,11 +138,11 @@ class ViewProcess:
                 if command_line(self._config()) != command:
                     return
         finally:
-            await _end(process)
+            await _end_process(process)
         raise VipwireError(f"the process ended with status {process.returncode}")
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _end_process(process: asyncio.subprocess.Process) -> None:
     if process.returncode is not None:
         return
     if process.stdin is not None:

@@ -56,7 +56,7 @@ class _Seen(NamedTuple):
     def to_change(self) -> Change:
         """Return the change as written to the file."""
         when, family, waited, took = self.known
-        old, new = _targets(self.change.old), _targets(self.change.new)
+        old, new = _collect_targets(self.change.old), _collect_targets(self.change.new)
         what = "added" if self.change.old is None else "removed" if self.change.new is None else "changed"
         joined, left = len(new - old), len(old - new)
         return Change(when, family, what, str(self.name), 1, joined, left, waited, took)
@@ -102,7 +102,7 @@ class History:
             waited = None if began is None or name in outcome.unasked else round(max(0.0, now - began), 6)
             self._unwritten.append(_Seen(name, change, (now, family, waited, took)))
 
-    def note(self, what: str, about: str, now: float, *, family: str = "", service: str = "") -> None:
+    def note_change(self, what: str, about: str, now: float, *, family: str = "", service: str = "") -> None:
         """Keep an incident: what happened to the kernel's rules, or to a Service, besides its changes."""
         if self._path is not None:
             self._came.set()
@@ -138,7 +138,7 @@ class History:
         self._lines = len(last)
 
 
-def _targets(plan: ServicePlan | None) -> set[Target]:
+def _collect_targets(plan: ServicePlan | None) -> set[Target]:
     targets: set[Target] = set()
     for frontend in plan.frontends if plan is not None else ():
         if isinstance(frontend.action, Forward):

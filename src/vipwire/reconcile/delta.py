@@ -39,7 +39,7 @@ class Delta(Value, Generic[K, V], frozen=True):
         objects.update((key, new) for key, (_, new) in self.changed.items())
 
 
-def diff(have: Mapping[K, V], want: Mapping[K, V]) -> Delta[K, V]:
+def compute_delta(have: Mapping[K, V], want: Mapping[K, V]) -> Delta[K, V]:
     delta: Delta[K, V] = Delta()
     for key, new in want.items():
         if key not in have:
@@ -50,7 +50,7 @@ def diff(have: Mapping[K, V], want: Mapping[K, V]) -> Delta[K, V]:
     return delta
 
 
-def patch(have: Mapping[K, V], delta: Delta[K, V]) -> dict[K, V]:
+def apply_delta(have: Mapping[K, V], delta: Delta[K, V]) -> dict[K, V]:
     result = dict(have)
     delta.apply_to(result)
     return result

@@ -11,7 +11,7 @@ import sys
 
 from vipwire.errors import VipwireError
 from vipwire.process_lifecycle.file_limits import raise_limit
-from vipwire.process_lifecycle.local_sockets import listen
+from vipwire.process_lifecycle.local_sockets import listen_at_name
 from vipwire.relay.loop import EventLoop
 from vipwire.relay.relay import ControlSocket, Relay
 
@@ -23,7 +23,7 @@ def main() -> int:
     os.dup2(0, 2)  # the starter reads standard error until its end
     limit = raise_limit()
     try:
-        listening = listen(name)
+        listening = listen_at_name(name)
     except (OSError, VipwireError) as error:
         os.write(tell, f"the socket {name}: {error}".encode())
         return 1

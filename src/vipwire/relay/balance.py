@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
 from vipwire.model.net import Address, format_address
-from vipwire.model.spread import Algorithm, Spread, slots
+from vipwire.model.spread import Algorithm, Spread, fill_slots
 from vipwire.relay.messages import NOWHERE, Listener, SocketAddress
 
 EJECT_AFTER: Final = 3
@@ -124,7 +124,7 @@ class Pool:
         self._affinity = 0.0
         self._choice = BalancingAlgorithm.ROUND_ROBIN
 
-    def take(self, listener: Listener, memory: ClientMemory, beside: ClientMemory | None = None) -> None:
+    def set_listener(self, listener: Listener, memory: ClientMemory, beside: ClientMemory | None = None) -> None:
         """Set a listener's endpoints and its algorithm. Endpoints that stay keep their counters.
 
         `beside` is asked for clients without a usable endpoint in `memory`.
@@ -187,15 +187,17 @@ class Pool:
             case BalancingAlgorithm.ROUND_ROBIN:
                 return self._take_turn(now, tried)
             case BalancingAlgorithm.LEAST_CONNECTIONS:
-                candidates = sorted(self._iterate_from(self._begin()), key=lambda target: target.open / target.weight)
-                return first(candidates, now, tried)[1]
+                candidates = sorted(
+                    self._iterate_from(self._choose_beginning()), key=lambda target: target.open / target.weight
+                )
+                return choose_first(candidates, now, tried)[1]
             case BalancingAlgorithm.RANDOM:
                 begin = int(self._chance() * size)
             case BalancingAlgorithm.SOURCE_HASH | BalancingAlgorithm.MAGLEV:
                 key = f"{client} {port}" if self._choice is BalancingAlgorithm.MAGLEV else client
                 digest = hashlib.blake2b(key.encode(), digest_size=8).digest()
                 begin = int.from_bytes(digest) % size
-        return first(self._iterate_from(begin), now, tried)[1]
+        return choose_first(self._iterate_from(begin), now, tried)[1]
 
     def _take_turn(self, now: float, tried: Sequence[BalancedEndpoint]) -> BalancedEndpoint:
         begin, size = self._next, len(self._order)
@@ -203,11 +205,11 @@ class Pool:
         if target.ejected_until <= now and not tried:  # the common case
             self._next = begin + 1 if begin + 1 < size else 0
             return target
-        passed, target = first(self._iterate_from(begin), now, tried)
+        passed, target = choose_first(self._iterate_from(begin), now, tried)
         self._next = (begin + passed + 1) % size
         return target
 
-    def _begin(self) -> int:
+    def _choose_beginning(self) -> int:
         """Return the index to start at among equals; another one each time."""
         begin, self._next = self._next, (self._next + 1) % len(self._order)
         return begin
@@ -224,12 +226,16 @@ class Pool:
             return []
         if self._choice in (BalancingAlgorithm.SOURCE_HASH, BalancingAlgorithm.MAGLEV):
             names = [target.place.address + target.place.port.to_bytes(2) for target in targets]
-            return list(slots(Spread(Algorithm(self._choice.value), _weights(targets)), targets, names, _MOST_SLOTS))
+            return list(
+                fill_slots(
+                    Spread(Algorithm(self._choice.value), _collect_weights(targets)), targets, names, _MOST_SLOTS
+                )
+            )
         self._shuffle(targets)
         if self._choice is BalancingAlgorithm.LEAST_CONNECTIONS:
             return targets
         most = max(_MOST_SLOTS, len(targets))
-        return list(slots(Spread(Algorithm.ROUND_ROBIN, _weights(targets)), targets, [], most))
+        return list(fill_slots(Spread(Algorithm.ROUND_ROBIN, _collect_weights(targets)), targets, [], most))
 
     def _shuffle(self, targets: list[BalancedEndpoint]) -> None:
         for last in range(len(targets) - 1, 0, -1):
@@ -237,7 +243,7 @@ class Pool:
             targets[last], targets[other] = targets[other], targets[last]
 
 
-def first(
+def choose_first(
     candidates: Iterable[BalancedEndpoint], now: float, tried: Sequence[BalancedEndpoint]
 ) -> tuple[int, BalancedEndpoint]:
     """Find an endpoint. Return the number of candidates before it, and the endpoint.
@@ -257,7 +263,7 @@ def first(
     return chosen
 
 
-def _weights(targets: Iterable[BalancedEndpoint]) -> tuple[int, ...]:
+def _collect_weights(targets: Iterable[BalancedEndpoint]) -> tuple[int, ...]:
     """Return the weights; empty if all are equal."""
     weights = tuple(target.weight for target in targets)
     return weights if len(set(weights)) > 1 else ()

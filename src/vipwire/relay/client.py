@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 
 from vipwire.errors import CommitError, DecodeError
 from vipwire.model.net import Address, Family, Protocol
-from vipwire.process_lifecycle.local_sockets import connect, connect_to_older, peer
+from vipwire.process_lifecycle.local_sockets import connect_to_name, connect_to_older, read_peer_credentials
 from vipwire.relay.messages import (
     HEAD,
     VERSION,
@@ -35,7 +35,7 @@ from vipwire.relay.messages import (
     Retire,
     Welcome,
     decode_answer,
-    encode,
+    encode_message,
 )
 
 _PATIENCE: Final = 10.0
@@ -62,10 +62,10 @@ class Call:
     @classmethod
     def find(cls, name: str) -> "Call | None":
         """Connect to the relay of this name (`relay_name`); None if there is none."""
-        sock = connect(name)
+        sock = connect_to_name(name)
         if sock is None:
             return None
-        if peer(sock)[1] != os.geteuid():
+        if read_peer_credentials(sock)[1] != os.geteuid():
             sock.close()
             return None
         return cls(sock)
@@ -95,7 +95,7 @@ class Call:
         elif (older := connect_to_older(name)) is not None:
             with closing(cls(older)) as call:
                 call.retire()
-        _spawn(name)
+        _start_relay(name)
         call = cls.find(name)
         if call is None:
             raise OSError("the relay ended immediately after its start")
@@ -114,7 +114,7 @@ class Call:
     def hello(self) -> Welcome | None:
         """Return the relay's answer to `Hello`; tell a relay of another version to retire, and return None."""
         with suppress(DecodeError):
-            welcome = self.ask(Hello(), Welcome)
+            welcome = self.ask_relay(Hello(), Welcome)
             if welcome.version == VERSION:
                 return welcome
         self.retire()
@@ -122,10 +122,10 @@ class Call:
 
     def retire(self) -> None:
         """Let the relay close its listeners, so that another relay can open them."""
-        self._sock.sendall(encode(Retire()))
+        self._sock.sendall(encode_message(Retire()))
         self._receive(1)
 
-    def ask(self, request: Request, expected: type[T]) -> T:
+    def ask_relay(self, request: Request, expected: type[T]) -> T:
         """Send a request and return the answer. Raise OSError without answer, DecodeError for a wrong kind."""
         answer = self.tell(request)
         if not isinstance(answer, expected):
@@ -134,7 +134,7 @@ class Call:
 
     def tell(self, request: Request) -> Answer:
         """Send a request and return the answer of any kind."""
-        self._sock.sendall(encode(request))
+        self._sock.sendall(encode_message(request))
         (size,) = HEAD.unpack(self._receive(HEAD.size))
         return decode_answer(self._receive(size))
 
@@ -152,7 +152,7 @@ class Call:
         return bytes(data)
 
 
-def _spawn(name: str) -> None:
+def _start_relay(name: str) -> None:
     """Start a relay in the network namespace of this thread; return when it listens."""
     read, write = os.pipe()
     try:
@@ -335,4 +335,4 @@ def ask_counts(name: str) -> RelayCounters | None:
     if (call := Call.find(name)) is None:
         return None
     with closing(call):
-        return call.ask(AskCounters(), RelayCounters)
+        return call.ask_relay(AskCounters(), RelayCounters)

@@ -13,10 +13,15 @@ from contextlib import suppress
 from typing import Final
 
 from vipwire.relay.balance import BalancedEndpoint
-from vipwire.relay.header import header
+from vipwire.relay.header import encode_proxy_header
 from vipwire.relay.listener import AT_LIMIT, CIRCLE, FULL, NOBODY, NOT_LED, BaseListener, Shared
 from vipwire.relay.messages import NOWHERE, Listener, SocketAddress
-from vipwire.relay.sockets import ASKED_BYTES, asked_address, tells_asked, told_from
+from vipwire.relay.sockets import (
+    ASKED_BYTES,
+    decode_original_destination,
+    encode_source_address,
+    reports_original_destination,
+)
 
 _BATCH: Final = 32
 _BUFFER: Final = bytearray(1 << 16)
@@ -74,7 +79,7 @@ class Session:
             if listening is not None:
                 with suppress(OSError):  # datagrams may be lost
                     if asked:
-                        listening.sendmsg((_VIEW[:size],), told_from(listening.family, asked), _NOW, peer)
+                        listening.sendmsg((_VIEW[:size],), encode_source_address(listening.family, asked), _NOW, peer)
                     else:
                         listening.sendto(_VIEW[:size], _NOW, peer)
 
@@ -89,7 +94,7 @@ class DatagramListener(BaseListener):
         self._serving: frozenset[SocketAddress] = frozenset()
         self._named = max(place.port for place in listener.binds)
         """The port that clients send to, also those that rules lead to another socket; 0 if unknown."""
-        self._everywhere = frozenset(fd for fd, sock in self.sockets.items() if tells_asked(sock))
+        self._everywhere = frozenset(fd for fd, sock in self.sockets.items() if reports_original_destination(sock))
         for fd in self.sockets:
             self.loop.add(fd, self, select.EPOLLIN)
 
@@ -98,9 +103,9 @@ class DatagramListener(BaseListener):
         super().apply(listener)
         self._serving = frozenset(listener.serving)
         for session in list(self._sessions.values()):
-            if not self._serves(session.target):
+            if not self._is_served(session.target):
                 self.end(session)
-        self._had = {client: target for client, target in self._had.items() if self._serves(target)}
+        self._had = {client: target for client, target in self._had.items() if self._is_served(target)}
 
     def ready(self, fd: int, mask: int) -> None:
         del mask
@@ -109,7 +114,7 @@ class DatagramListener(BaseListener):
             try:
                 if everywhere:
                     size, told, _, peer = listening.recvmsg_into((_BUFFER,), ASKED_BYTES, _NOW)
-                    asked = asked_address(told)
+                    asked = decode_original_destination(told)
                 else:
                     size, peer = listening.recvfrom_into(_BUFFER, 0, _NOW)
             except BlockingIOError:
@@ -117,9 +122,9 @@ class DatagramListener(BaseListener):
             except OSError:
                 continue  # the error of an earlier answer
             client = (fd, peer, asked)
-            session = self._sessions.get(client) or self._open(client)
+            session = self._sessions.get(client) or self._open_session(client)
             if session is not None:
-                self._send(session, size)
+                self._send_from_session(session, size)
 
     def drop_refusing_endpoint(self, session: Session, code: int) -> None:
         """Drop a client's endpoint that refuses datagrams; the next datagram goes to another endpoint."""
@@ -147,19 +152,19 @@ class DatagramListener(BaseListener):
         for session in list(self._sessions.values()):
             self.end(session)
 
-    def _serves(self, target: BalancedEndpoint) -> bool:
+    def _is_served(self, target: BalancedEndpoint) -> bool:
         return target.place in self.pool.targets or target.place in self._serving
 
-    def _open(self, client: Client) -> Session | None:
+    def _open_session(self, client: Client) -> Session | None:
         host, port = client[1][:2]
         if not self.admits(host):
             self.count_refusal("the source is not allowed")
             return None
-        asked = self._requested_port(client) if self.listener.span[1] else 0
+        asked = self._find_requested_port(client) if self.listener.span[1] else 0
         if asked is None:
             self.count_refusal(NOT_LED)
             return None
-        target = self._had.get(client) or self._choose(host, port)
+        target = self._had.get(client) or self._choose_endpoint(host, port)
         if target is None:
             return None
         if len(self._sessions) >= MOST_CLIENTS or self.shared.budget.most <= self.shared.budget.links:
@@ -179,7 +184,7 @@ class DatagramListener(BaseListener):
             return None
         return self._register_session(Session(self, client, target, sock, asked))
 
-    def _choose(self, host: str, port: int) -> BalancedEndpoint | None:
+    def _choose_endpoint(self, host: str, port: int) -> BalancedEndpoint | None:
         if self.shared.dialled.goes_round(socket.IPPROTO_UDP, (host, port)):
             self.count_refusal(CIRCLE)
             return None
@@ -189,7 +194,7 @@ class DatagramListener(BaseListener):
             return None
         return target
 
-    def _requested_port(self, client: Client) -> int | None:
+    def _find_requested_port(self, client: Client) -> int | None:
         """Return the port of the range that a client sent to; None if no rule translated the client here."""
         number, peer, _ = client
         here = self.sockets[number].getsockname()[:2]
@@ -210,14 +215,14 @@ class DatagramListener(BaseListener):
         self.shared.watch_idle(session)
         return session
 
-    def _send(self, session: Session, size: int) -> None:
+    def _send_from_session(self, session: Session, size: int) -> None:
         session.used = self.loop.now
         data: bytes | memoryview = _VIEW[:size]
         if version := self.listener.proxy_protocol:
             number, peer, _ = session.client
             host, port = self.sockets[number].getsockname()[:2]
             asked = session.asked or self._named or port
-            data = header(version, peer[:2], (host, asked), datagram=True) + bytes(data)
+            data = encode_proxy_header(version, peer[:2], (host, asked), datagram=True) + bytes(data)
         try:
             session.sock.send(data, _NOW)
             session.target.sent += size

@@ -117,7 +117,7 @@ class Direction:
         try:
             if self.left:
                 sent = self.sink.send(self.left, WRITE_NOW)
-                self._count(sent)
+                self._count_bytes(sent)
                 self.left = self.left[sent:]
                 if self.left:
                     self.wait()
@@ -150,7 +150,7 @@ class Direction:
         for _ in range(_TURN):
             size = source.recv_into(BUFFER, 0, NOW)
             if size == 0:
-                self._end()
+                self._note_end()
                 return
             if self.gathers:
                 self.hurry()
@@ -199,14 +199,14 @@ class Direction:
             if not pipe.filled:
                 size = splice(source, pipe.writer, _PIPE_SIZE, flags=_SPLICE)
                 if size == 0:
-                    self._end()
+                    self._note_end()
                     return
                 pipe.filled = size
             try:
                 while pipe.filled:
                     sent = splice(pipe.reader, sink, pipe.filled, flags=_SPLICE)
                     pipe.filled -= sent
-                    self._count(sent)
+                    self._count_bytes(sent)
             except BlockingIOError:
                 self.wait()
                 return
@@ -218,15 +218,15 @@ class Direction:
             self.pipe.give_back()
             self.pipe = None
         if not self.ended:
-            make_reset(self.sink)
+            reset_on_close(self.sink)
 
-    def _count(self, size: int) -> None:
+    def _count_bytes(self, size: int) -> None:
         if self.up:
             self.link.target.sent += size
         else:
             self.link.target.received += size
 
-    def _end(self) -> None:
+    def _note_end(self) -> None:
         """Shut down the sink; close the connection if the other direction has ended, too."""
         self.ended = True
         link = self.link
@@ -238,7 +238,7 @@ class Direction:
             link.close()
 
 
-def make_reset(sock: _socket.socket) -> None:
+def reset_on_close(sock: _socket.socket) -> None:
     """Make close() send a reset, so that the peer does not take an abort for a normal end."""
     with suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

@@ -15,7 +15,9 @@ _PORTS: Final = struct.Struct("!HH")
 _HEAD: Final = struct.Struct("!12sBBH")
 
 
-def header(version: int, client: tuple[str, int], server: tuple[str, int], *, datagram: bool = False) -> bytes:
+def encode_proxy_header(
+    version: int, client: tuple[str, int], server: tuple[str, int], *, datagram: bool = False
+) -> bytes:
     """Encode the header for a client's address and port, and those that it connected to.
 
     Version 1 has no form for datagrams: returns nothing for them.

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from vipwire.model.net import Address, Prefix, parse_address
 from vipwire.relay.balance import Pool
-from vipwire.relay.direction import make_reset
+from vipwire.relay.direction import reset_on_close
 from vipwire.relay.loop import EventLoop, TimerQueue
 from vipwire.relay.messages import Listener, SocketAddress
 from vipwire.relay.sockets import Origins
@@ -152,7 +152,7 @@ class Shared:
         with suppress(OSError):
             fd, _ = accept(listening)
             client = _socket.socket(fileno=fd)
-            make_reset(client)
+            reset_on_close(client)
             client.close()
         with suppress(OSError):  # another socket took the descriptor: the next close frees one
             self._spare = socket.socket()

@@ -95,9 +95,9 @@ class EventLoop:
 
     def run(self) -> None:
         while not self.stopped:
-            self.round(None)
+            self.run_round(None)
 
-    def round(self, most: float | None) -> None:
+    def run_round(self, most: float | None) -> None:
         """Wait for events, at most `most` seconds, and handle them."""
         events = self._epoll.poll(self._timeout(most), MOST_EVENTS)
         self.now = time.monotonic()

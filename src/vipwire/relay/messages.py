@@ -180,7 +180,7 @@ _ANSWERS: "msgspec.msgpack.Decoder[Answer]" = msgspec.msgpack.Decoder(Answer)
 _Message = TypeVar("_Message")
 
 
-def encode(message: Request | Answer) -> bytes:
+def encode_message(message: Request | Answer) -> bytes:
     body = _ENCODER.encode(message)
     return HEAD.pack(len(body)) + body
 
@@ -201,14 +201,14 @@ def take_body(heard: bytearray) -> bytes | None:
 
 
 def decode_request(body: bytes) -> Request:
-    return _decode(_REQUESTS, body)
+    return _decode_message(_REQUESTS, body)
 
 
 def decode_answer(body: bytes) -> Answer:
-    return _decode(_ANSWERS, body)
+    return _decode_message(_ANSWERS, body)
 
 
-def _decode(decoder: "msgspec.msgpack.Decoder[_Message]", body: bytes) -> "_Message":
+def _decode_message(decoder: "msgspec.msgpack.Decoder[_Message]", body: bytes) -> "_Message":
     try:
         return decoder.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -13,7 +13,7 @@ from typing import Final
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import Protocol
-from vipwire.process_lifecycle.local_sockets import peer
+from vipwire.process_lifecycle.local_sockets import read_peer_credentials
 from vipwire.relay.balance import ClientMemory
 from vipwire.relay.datagram import DatagramListener
 from vipwire.relay.listener import BaseListener, DescriptorBudget, Shared
@@ -41,7 +41,7 @@ from vipwire.relay.messages import (
     SocketAddress,
     Welcome,
     decode_request,
-    encode,
+    encode_message,
     take_body,
 )
 from vipwire.relay.sockets import ListenError, open_listener
@@ -61,7 +61,7 @@ class Relay:
         self._listeners: dict[str, BaseListener] = {}
         self._memories: dict[str, ClientMemory] = {}
         self._retired = False
-        self._sweeping = loop.timer_queue(_SWEEP_SECONDS, self._sweep)
+        self._sweeping = loop.timer_queue(_SWEEP_SECONDS, self._forget_old_clients)
         loop.schedule(self._sweeping, None)
 
     def answer(self, request: Request) -> Answer:
@@ -77,9 +77,9 @@ class Relay:
                     {key: opened.ports for key, opened in self._listeners.items()},
                 )
             case Put(listeners, instead):
-                return self._put(listeners, instead)
+                return self._open_listeners(listeners, instead)
             case Remove(keys):
-                self._close(keys)
+                self._close_listeners(keys)
             case AskCounters():
                 return self._read_counters()
             case AskNotes():
@@ -87,12 +87,12 @@ class Relay:
                 self._loop.notes.clear()
                 return Notes(notes)
             case Retire():
-                self._close(list(self._listeners))
+                self._close_listeners(list(self._listeners))
                 self._retired = True
                 self._end_if_idle()
         return Done()
 
-    def _put(self, listeners: Mapping[str, Listener], instead: Iterable[str]) -> Answer:
+    def _open_listeners(self, listeners: Mapping[str, Listener], instead: Iterable[str]) -> Answer:
         ending = [key for key in instead if key in self._listeners and key not in listeners]
         moving = [
             key for key, each in listeners.items() if key in self._listeners and not self._is_unchanged(key, each)
@@ -103,24 +103,24 @@ class Relay:
             if key in self._listeners and self._is_unchanged(key, listener):
                 continue
             try:
-                opened[key] = self._sockets(listener, inherited)
+                opened[key] = self._open_sockets(listener, inherited)
             except ListenError as error:
                 for sock in (sock for each in opened.values() for sock in each):
                     sock.close()
                 return Refused(key, error.errno or 0, f"{listener.name}: {error.strerror}")
-        self._close((*ending, *moving))
+        self._close_listeners((*ending, *moving))
         for key, listener in listeners.items():
             if key in opened:
-                self._open(key, listener, opened[key])
+                self._add_listener(key, listener, opened[key])
             else:
-                self._apply(self._listeners[key], listener)
+                self._apply_listener(self._listeners[key], listener)
         return Opened({key: self._listeners[key].ports for key in listeners})
 
     def _is_unchanged(self, key: str, listener: Listener) -> bool:
         known = self._listeners[key].listener
         return known.protocol == listener.protocol and known.binds == listener.binds
 
-    def _sockets(
+    def _open_sockets(
         self, listener: Listener, inherited: Mapping[tuple[int, SocketAddress], _socket.socket]
     ) -> list[_socket.socket]:
         """Open a listener's sockets; duplicate those of closed listeners at the same place, with their queues."""
@@ -140,21 +140,21 @@ class Relay:
             raise error if isinstance(error, ListenError) else ListenError(error.errno, str(error)) from error
         return sockets
 
-    def _open(self, key: str, listener: Listener, sockets: list[_socket.socket]) -> None:
+    def _add_listener(self, key: str, listener: Listener, sockets: list[_socket.socket]) -> None:
         kind = StreamListener if listener.protocol == Protocol.TCP else DatagramListener
         opened: BaseListener = kind(self.shared, key, listener, sockets)
         self._listeners[key] = opened
         self.budget.others += len(sockets)
-        self._apply(opened, listener)
+        self._apply_listener(opened, listener)
 
-    def _apply(self, opened: BaseListener, listener: Listener) -> None:
-        memory = self._memory(listener.group, listener)
+    def _apply_listener(self, opened: BaseListener, listener: Listener) -> None:
+        memory = self._choose_client_memory(listener.group, listener)
         if memory is None:
             memory = opened.pool.memory if not opened.listener.group else ClientMemory()
-        opened.pool.take(listener, memory, self._memory(listener.beside, listener))
+        opened.pool.set_listener(listener, memory, self._choose_client_memory(listener.beside, listener))
         opened.apply(listener)
 
-    def _memory(self, group: str, listener: Listener) -> ClientMemory | None:
+    def _choose_client_memory(self, group: str, listener: Listener) -> ClientMemory | None:
         """Return the affinity table of a group; a new one if `whole` has changed."""
         if not group:
             return None
@@ -163,7 +163,7 @@ class Relay:
             found = self._memories[group] = ClientMemory(whole=listener.whole)
         return found
 
-    def _close(self, keys: Iterable[str]) -> None:
+    def _close_listeners(self, keys: Iterable[str]) -> None:
         for key in keys:
             opened = self._listeners.pop(key, None)
             if opened is not None:
@@ -181,7 +181,7 @@ class Relay:
         }
         return RelayCounters(listeners, dict(self.shared.refused), self.budget.links)
 
-    def _sweep(self, _: object) -> None:
+    def _forget_old_clients(self, _: object) -> None:
         for opened in self._listeners.values():
             opened.pool.sweep(self._loop.now)
         listeners = [opened.listener for opened in self._listeners.values()]
@@ -214,7 +214,7 @@ class ControlSocket:
             sock, _ = self._listening.accept()
         except OSError:
             return
-        if peer(sock)[1] not in (0, self._user):
+        if read_peer_credentials(sock)[1] not in (0, self._user):
             sock.close()
             return
         ControlConnection(self._loop, self._relay, sock, self.close)
@@ -242,7 +242,7 @@ class ControlConnection:
                 request = decode_request(body)
                 if isinstance(request, Retire):
                     self._release()
-                self._sock.sendall(encode(self._relay.answer(request)))
+                self._sock.sendall(encode_message(self._relay.answer(request)))
         except BlockingIOError:
             return
         except (OSError, DecodeError) as error:

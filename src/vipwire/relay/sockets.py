@@ -18,7 +18,7 @@ from typing import Final
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink.conntrack import CT_GET, decode, encode_reply_dump
-from vipwire.linux.netlink.message import messages
+from vipwire.linux.netlink.message import split_messages
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Protocol, format_address, format_endpoint, parse_address
 from vipwire.relay.messages import SocketAddress
@@ -36,18 +36,18 @@ ASKED_BYTES: Final = socket.CMSG_SPACE(_V6.size)
 Told = tuple[int, int, bytes]
 
 
-def tell_asked(sock: _socket.socket) -> None:
+def request_original_destination(sock: _socket.socket) -> None:
     """Make the kernel report each datagram's destination address."""
     level, option, _ = _OPTIONS[socket.AddressFamily(sock.family)]
     sock.setsockopt(level, option, 1)
 
 
-def tells_asked(sock: _socket.socket) -> bool:
+def reports_original_destination(sock: _socket.socket) -> bool:
     level, option, _ = _OPTIONS[socket.AddressFamily(sock.family)]
     return bool(sock.getsockopt(level, option))
 
 
-def asked_address(told: Iterable[Told]) -> bytes:
+def decode_original_destination(told: Iterable[Told]) -> bytes:
     """Return a datagram's destination address from its messages; empty if the kernel reported none."""
     for level, kind, data in told:
         if (level, kind) == (socket.IPPROTO_IP, _IP_PKTINFO) and len(data) == _V4.size:
@@ -59,7 +59,7 @@ def asked_address(told: Iterable[Told]) -> bytes:
     return b""
 
 
-def told_from(family: int, asked: bytes) -> tuple[Told]:
+def encode_source_address(family: int, asked: bytes) -> tuple[Told]:
     """Return the message that makes the kernel send an answer from this address."""
     level, _, kind = _OPTIONS[socket.AddressFamily(family)]
     return ((level, kind, asked),)
@@ -71,7 +71,7 @@ _ORIGINAL_DST: Final = 80
 _MOST_BYTES: Final = 4096
 
 
-def asked_for(client: _socket.socket, family: int) -> Peer:
+def read_original_destination(client: _socket.socket, family: int) -> Peer:
     """Return the original destination of a TCP client."""
     try:
         if family == socket.AF_INET:
@@ -98,7 +98,7 @@ class Origins:
             self._netlink.drain()
             ends = parse_address(here[0]), here[1], parse_address(client[0].partition("%")[0]), client[1]
             (answer,) = self._netlink.answers(CT_GET, encode_reply_dump(Protocol.UDP, *ends), 1, _MOST_BYTES)
-            return next(decode(message.payload).destination_port for message in messages(answer))
+            return next(decode(message.payload).destination_port for message in split_messages(answer))
         except (OSError, DecodeError) as error:
             if isinstance(error, OSError) and error.errno != errno.ENOENT:
                 self.close()  # not an answer about a flow: reopen the socket
@@ -136,9 +136,9 @@ def open_listener(protocol: int, place: SocketAddress, ports: range, chance: Cal
     family = socket.AF_INET if len(place.address) == 4 else socket.AF_INET6
     host = format_address(Address(place.address))
     kind = socket.SOCK_STREAM if protocol == Protocol.TCP else socket.SOCK_DGRAM
-    for port in _candidates(place.port, ports, chance):
+    for port in _list_candidate_ports(place.port, ports, chance):
         try:
-            return _open(family, kind, (host, port))
+            return _open_socket(family, kind, (host, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE and ports and not place.port:
                 continue
@@ -149,7 +149,7 @@ def open_listener(protocol: int, place: SocketAddress, ports: range, chance: Cal
     )
 
 
-def _candidates(port: int, ports: range, chance: Callable[[], float]) -> Iterator[int]:
+def _list_candidate_ports(port: int, ports: range, chance: Callable[[], float]) -> Iterator[int]:
     """Yield the ports to try, from a random one on."""
     if port or not ports:
         yield port
@@ -159,7 +159,7 @@ def _candidates(port: int, ports: range, chance: Callable[[], float]) -> Iterato
     yield from ports[:begin]
 
 
-def _open(family: int, kind: int, where: tuple[str, int]) -> _socket.socket:
+def _open_socket(family: int, kind: int, where: tuple[str, int]) -> _socket.socket:
     listening = _socket.socket(family, kind | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC, 0)
     try:
         if family == socket.AF_INET6:
@@ -173,7 +173,7 @@ def _open(family: int, kind: int, where: tuple[str, int]) -> _socket.socket:
         else:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFERS)
             if where[1] and where[0] in _EVERYWHERE:
-                tell_asked(listening)
+                request_original_destination(listening)
             listening.bind(where)
     except OSError:
         listening.close()

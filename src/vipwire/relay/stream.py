@@ -25,13 +25,13 @@ from vipwire.relay.direction import (
     VIEW,
     WRITE_NOW,
     Direction,
-    make_reset,
+    reset_on_close,
 )
-from vipwire.relay.header import header
+from vipwire.relay.header import encode_proxy_header
 from vipwire.relay.listener import AT_LIMIT, CIRCLE, DIAL_TIMEOUTS, FULL, NOT_LED, BaseListener, Shared, accept
 from vipwire.relay.loop import EventLoop
 from vipwire.relay.messages import Listener
-from vipwire.relay.sockets import asked_for
+from vipwire.relay.sockets import read_original_destination
 
 _READ: Final = select.EPOLLIN | select.EPOLLRDHUP | select.EPOLLHUP | select.EPOLLERR
 _WRITE: Final = select.EPOLLOUT
@@ -112,7 +112,7 @@ class RelayedConnection:
             code = server.connect_ex(target.reached(self.asked))
             if code in _BEGUN:
                 self.dialled = owner.shared.dialled.add(_TCP, server, self.peer)
-                if not self._served_at_once():
+                if not self._is_served_at_once():
                     owner.loop.add(server.fileno(), self, EVENTS)
                     owner.loop.schedule(owner.shared.dial_timers[self.step], self)
                 return
@@ -151,7 +151,7 @@ class RelayedConnection:
             self.down.end()
             del self.up, self.down
         else:
-            make_reset(self.client)
+            reset_on_close(self.client)
         loop.forget(self.client_fd, self.client)
         self.owner.shared.dialled.remove(self.dialled)
         loop.forget(self.server.fileno(), self.server)
@@ -194,7 +194,7 @@ class RelayedConnection:
         self.down = Direction(self, self.server, self.client, False)  # noqa: FBT003
         self.up.watched = self.down.watched = watched
 
-    def _served_at_once(self) -> bool:
+    def _is_served_at_once(self) -> bool:
         """Send the client's first bytes to the endpoint now; on this machine it has already accepted.
 
         This saves half of the events of a short connection. If the endpoint has not answered, the relay keeps the
@@ -243,7 +243,7 @@ class RelayedConnection:
     def _give_up(self, reason: str) -> None:
         self.closed = True
         self.owner.count_refusal(reason)
-        make_reset(self.client)
+        reset_on_close(self.client)
         self.owner.loop.forget(self.client_fd, self.client)
         self.owner.link_ended()
 
@@ -280,33 +280,35 @@ class StreamListener(BaseListener):
                 continue  # the client has already closed
             client = _socket.socket(family, kind, socket.IPPROTO_TCP, number)
             if budget.links >= budget.most or self._links >= budget.most_each:
-                self._send_away(client, AT_LIMIT)
+                self._refuse_client(client, AT_LIMIT)
             elif self._sources is not None and not self.admits(peer[0]):
-                self._send_away(client, "the source is not allowed")
+                self._refuse_client(client, "the source is not allowed")
             elif self.shared.dialled.goes_round(_TCP, peer):
-                self._send_away(client, CIRCLE)
-            elif (asked := self._requested_port(client) if self.listener.span[1] else 0) is None:
-                self._send_away(client, NOT_LED)
+                self._refuse_client(client, CIRCLE)
+            elif (asked := self._find_requested_port(client) if self.listener.span[1] else 0) is None:
+                self._refuse_client(client, NOT_LED)
             else:
                 budget.links += 1
                 self._links += 1
                 RelayedConnection(self, client, peer, asked).dial()
 
-    def _requested_port(self, client: _socket.socket) -> int | None:
+    def _find_requested_port(self, client: _socket.socket) -> int | None:
         """Return the port of the range that a client connected to; None if no rule translated the client here."""
-        asked = asked_for(client, self.family)
+        asked = read_original_destination(client, self.family)
         return asked[1] if self.in_span(asked[1]) and asked != client.getsockname()[:2] else None
 
-    def _send_away(self, client: _socket.socket, reason: str) -> None:
+    def _refuse_client(self, client: _socket.socket, reason: str) -> None:
         self.count_refusal(reason)
-        make_reset(client)
+        reset_on_close(client)
         client.close()
 
     def greeting(self, link: RelayedConnection) -> bytes:
         """Return the header of the PROXY protocol; empty if the Service does not use it."""
         if not self.greets:
             return b""
-        return header(self.listener.proxy_protocol, link.peer[:2], asked_for(link.client, self.family))
+        return encode_proxy_header(
+            self.listener.proxy_protocol, link.peer[:2], read_original_destination(link.client, self.family)
+        )
 
     def link_ended(self) -> None:
         self._links -= 1

@@ -43,7 +43,7 @@ class Grid:
         self, columns: Sequence[Column], rows: Iterable[Sequence[str | Text]], *, whole: bool = False
     ) -> None:
         self._columns = tuple(columns)
-        self._rows = [tuple(_lines(cell) for cell in row) for row in rows]
+        self._rows = [tuple(_split_cell(cell) for cell in row) for row in rows]
         self._whole = whole
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
@@ -54,18 +54,20 @@ class Grid:
         """Yield a line for each row, and one for the columns left out."""
         cuts = console.is_terminal and not self._whole
         natural, least = self._widths(), self._measure_narrowest()
-        shown = _chosen(self._columns, natural, least, options.max_width) if cuts else range(len(self._columns))
+        shown = (
+            _choose_widths(self._columns, natural, least, options.max_width) if cuts else range(len(self._columns))
+        )
         kept = _Kept(self._columns, [*shown], natural, least, options.max_width, cuts)
         titles = tuple((Text(self._columns[index].title.upper(), "bold"),) for index in kept.indices)
         for cells in (titles, *map(kept.cells, self._rows)):
-            yield from _print(console, cells, kept.widths)
+            yield from _print_cells(console, cells, kept.widths)
         if left := [column.title.upper() for index, column in enumerate(self._columns) if index not in kept.indices]:
             words = f"hidden columns: {', '.join(left)} (use a wider terminal, or -o wide)"
             yield Prose(Text(words, style="dim"))
 
     def _widths(self) -> list[int]:
         return [
-            max([cell_len(column.title), *(_width(line) for row in self._rows for line in row[index])])
+            max([cell_len(column.title), *(_measure_line(line) for row in self._rows for line in row[index])])
             for index, column in enumerate(self._columns)
         ]
 
@@ -94,7 +96,7 @@ class Prose:
         self._text, self._hanging, self._holds = text, hanging, holds
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        for line in _folded(_lines(self._text), options.max_width, self._hanging, self._holds):
+        for line in _fold_lines(_split_cell(self._text), options.max_width, self._hanging, self._holds):
             yield from (Segment(line),) if isinstance(line, str) else line.render(console)
             yield Segment.line()
 
@@ -113,7 +115,7 @@ class _Kept:
 
     def cells(self, row: Sequence[_Cell]) -> tuple[_Cell, ...]:
         return tuple(
-            tuple(_folded(row[index], width, holds=self.columns[index].holds))
+            tuple(_fold_lines(row[index], width, holds=self.columns[index].holds))
             if self.columns[index].prose
             else row[index]
             for index, width in zip(self.indices, self.widths, strict=True)
@@ -140,10 +142,12 @@ class _Kept:
 
 
 def _measure_longest_word(line: Line, holds: Container[str]) -> int:
-    return max(map(cell_len, unbroken(line if isinstance(line, str) else line.plain, holds)))
+    return max(map(cell_len, insert_word_joiners(line if isinstance(line, str) else line.plain, holds)))
 
 
-def _chosen(columns: Sequence[Column], natural: Sequence[int], narrowest: Sequence[int], width: int) -> list[int]:
+def _choose_widths(
+    columns: Sequence[Column], natural: Sequence[int], narrowest: Sequence[int], width: int
+) -> list[int]:
     shown = list(range(len(columns)))
 
     def needed() -> int:
@@ -155,41 +159,41 @@ def _chosen(columns: Sequence[Column], natural: Sequence[int], narrowest: Sequen
     return shown
 
 
-def _width(line: Line) -> int:
+def _measure_line(line: Line) -> int:
     return cell_len(line if isinstance(line, str) else line.plain)
 
 
-def _lines(cell: Line) -> _Cell:
+def _split_cell(cell: Line) -> _Cell:
     return cell.split("\n") if isinstance(cell, str) else [*cell.split("\n", allow_blank=True)] or [Text()]
 
 
-def unbroken(text: str, holds: Container[str]) -> Iterator[str]:
+def insert_word_joiners(text: str, holds: Container[str]) -> Iterator[str]:
     """Yield the pieces of a text that are never broken."""
-    return (text[begin:stop] for begin, stop in _words(text, holds))
+    return (text[begin:stop] for begin, stop in _find_words(text, holds))
 
 
-def _folded(
+def _fold_lines(
     lines: Iterable[Line], width: int, hanging: int = 0, holds: Container[str] = frozenset()
 ) -> Iterator[Line]:
     """Fold lines at blanks; a word longer than the width stays whole."""
     for line in lines:
         plain = line if isinstance(line, str) else line.plain
         start = end = 0
-        for begin, stop in _words(plain, holds):
+        for begin, stop in _find_words(plain, holds):
             if end > start and cell_len(plain[start:stop]) > width - (hanging if start else 0):
-                yield _indented(line[start:end], hanging if start else 0)
+                yield _indent_line(line[start:end], hanging if start else 0)
                 start = begin
             end = stop
-        yield _indented(line[start:end], hanging if start else 0)
+        yield _indent_line(line[start:end], hanging if start else 0)
 
 
-def _indented(line: Line, by: int) -> Line:
+def _indent_line(line: Line, by: int) -> Line:
     if not by:
         return line
     return " " * by + line if isinstance(line, str) else Text(" " * by).append_text(line)
 
 
-def _words(text: str, holds: Container[str] = frozenset()) -> Iterator[tuple[int, int]]:
+def _find_words(text: str, holds: Container[str] = frozenset()) -> Iterator[tuple[int, int]]:
     """Yield the begin and end of each word; words that hold together are one."""
     at = begin = end = 0
     held = True
@@ -204,12 +208,12 @@ def _words(text: str, holds: Container[str] = frozenset()) -> Iterator[tuple[int
     yield begin, end
 
 
-def _print(console: Console, cells: Sequence[_Cell], widths: Sequence[int]) -> Iterator[Segment]:
+def _print_cells(console: Console, cells: Sequence[_Cell], widths: Sequence[int]) -> Iterator[Segment]:
     for number in range(max(map(len, cells), default=0)):
         blanks = ""
         for cell, width in zip(cells, widths, strict=True):
             line: Line = cell[number] if number < len(cell) else ""
-            if size := _width(line):
+            if size := _measure_line(line):
                 yield Segment(blanks)
                 yield from (Segment(line),) if isinstance(line, str) else line.render(console)
                 blanks = ""

@@ -15,24 +15,24 @@ FAILED: Final = 1
 MISUSED: Final = 2
 
 
-def say(text: str) -> None:
+def print_line(text: str) -> None:
     """Print lines to stdout, with control characters escaped."""
-    _echo(visible_lines(text))
+    _print_text(visible_lines(text))
 
 
-def note(text: str) -> None:
+def print_note(text: str) -> None:
     """Print a remark on stderr, apart from the result."""
-    _echo(visible_lines(text), err=True)
+    _print_text(visible_lines(text), err=True)
 
 
-def warn(text: str) -> None:
-    _echo(f"warning: {escape_invisible(text)}", err=True)
+def print_warning(text: str) -> None:
+    _print_text(f"warning: {escape_invisible(text)}", err=True)
 
 
-def complain(error: VipwireError | str) -> None:
+def print_error(error: VipwireError | str) -> None:
     """Print an error: one line for each line of its text."""
     for line in str(error).splitlines():
-        _echo(f"error: {escape_invisible(line)}", err=True)
+        _print_text(f"error: {escape_invisible(line)}", err=True)
 
 
 @contextlib.contextmanager
@@ -42,16 +42,16 @@ def plain_errors(status: int = FAILED) -> Iterator[None]:
         with raise_ungrouped():
             yield
     except VipwireError as error:
-        complain(error)
+        print_error(error)
         raise SystemExit(status) from error
     except PermissionError as error:
-        complain(
+        print_error(
             f"{error.filename or 'this command'}: {error.strerror}: run the command as root, or with CAP_NET_ADMIN"
         )
         raise SystemExit(status) from error
 
 
-def _echo(text: str, *, err: bool = False) -> None:
+def _print_text(text: str, *, err: bool = False) -> None:
     import click  # noqa: PLC0415  # a proxy that starts well prints nothing
 
     click.echo(text, err=err)

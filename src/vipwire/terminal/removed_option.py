@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 
-def refuse(option: str, instead: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+def refuse_option(option: str, instead: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     def callback(ctx: click.Context, _: click.Parameter, value: Any) -> None:
         if value is not None:
             raise click.UsageError(f"{option} was removed: {instead}", ctx)

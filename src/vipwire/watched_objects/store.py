@@ -97,14 +97,14 @@ class Store:
         )
         match event:
             case Listed(kind, objects, problems):
-                self._list(kind, objects)
+                self._replace_all(kind, objects)
                 self._note_list(kind, objects, problems)
             case Upserted(changed, problems):
-                self._put(changed)
+                self._put_object(changed)
                 if problems or self._problems:
-                    self._keep_problems(_subject(changed), problems)
+                    self._keep_problems(_build_subject(changed), problems)
             case Deleted(kind, name, problems):
-                self._drop(kind, name)
+                self._drop_object(kind, name)
                 self._keep_problems((kind, name), problems)
         return tuple([problem for problem in dict.fromkeys(problems) if problem not in known]) if problems else ()
 
@@ -130,19 +130,19 @@ class Store:
     def _problems_before(self, event: Event) -> Iterable[tuple[Problem, ...]]:
         if isinstance(event, Listed):
             return [problems for (kind, _), problems in self._problems.items() if kind is event.kind]
-        subject = _subject(event.object) if isinstance(event, Upserted) else (event.kind, event.name)
+        subject = _build_subject(event.object) if isinstance(event, Upserted) else (event.kind, event.name)
         return [self._problems.get(subject, ())]
 
-    def _list(self, kind: Kind, objects: Iterable[Object]) -> None:
+    def _replace_all(self, kind: Kind, objects: Iterable[Object]) -> None:
         listed = tuple(objects)
         self._waiting.discard(kind)
-        names = {_name(item) for item in listed}
-        for gone in [name for name in self._names(kind) if name not in names]:
-            self._drop(kind, gone)
+        names = {_find_name(item) for item in listed}
+        for gone in [name for name in self._list_names(kind) if name not in names]:
+            self._drop_object(kind, gone)
         for item in listed:
-            self._put(item)
+            self._put_object(item)
 
-    def _names(self, kind: Kind) -> Iterable[ObjectName]:
+    def _list_names(self, kind: Kind) -> Iterable[ObjectName]:
         match kind:
             case Kind.SERVICE:
                 return self._services
@@ -153,12 +153,12 @@ class Store:
             case Kind.SERVICE_CIDR:
                 return [ObjectName("", name) for name in self._cidrs]
 
-    def _put(self, item: Object) -> None:
+    def _put_object(self, item: Object) -> None:
         match item:
             case Service():
                 if self._services.get(item.name) != item:
                     self._services[item.name] = item
-                    self._touch(item.name, itself=True)
+                    self._mark_touched(item.name, itself=True)
             case EndpointSlice():
                 self._put_slice(item)
             case Node():
@@ -171,41 +171,41 @@ class Store:
     def _put_slice(self, piece: EndpointSlice) -> None:
         owner = self._slice_service.get(piece.name)
         if owner is not None and owner != piece.service:
-            self._drop(Kind.ENDPOINT_SLICE, piece.name)
+            self._drop_object(Kind.ENDPOINT_SLICE, piece.name)
         slices = self._slices.get(piece.service, ())
         at, old = _find_slice(slices, piece.name)
         if old == piece:
             return
-        self._count(old, piece)
+        self._count_slice(old, piece)
         self._slices[piece.service] = (*slices[:at], piece, *slices[at + (old is not None) :])
         self._slice_service[piece.name] = piece.service
-        self._touch(piece.service)
+        self._mark_touched(piece.service)
 
-    def _drop(self, kind: Kind, name: ObjectName) -> None:
+    def _drop_object(self, kind: Kind, name: ObjectName) -> None:
         match kind:
             case Kind.SERVICE:
                 if self._services.pop(name, None) is not None:
-                    self._touch(name, itself=True)
+                    self._mark_touched(name, itself=True)
             case Kind.ENDPOINT_SLICE:
                 owner = self._slice_service.pop(name, None)
                 if owner is not None:
                     slices = self._slices.pop(owner)
                     at, old = _find_slice(slices, name)
-                    self._count(old, None)
+                    self._count_slice(old, None)
                     if len(slices) > 1:
                         self._slices[owner] = (*slices[:at], *slices[at + 1 :])
-                    self._touch(owner)
+                    self._mark_touched(owner)
             case Kind.NODE:
                 self.node_changed |= self._nodes.pop(name.name, None) is not None
             case Kind.SERVICE_CIDR:
                 self.node_changed |= self._cidrs.pop(name.name, None) is not None
 
-    def _touch(self, name: ObjectName, *, itself: bool = False) -> None:
+    def _mark_touched(self, name: ObjectName, *, itself: bool = False) -> None:
         """Record a changed Service, or its changed endpoints; the API server's endpoints concern the node plan."""
         self._dirty[name] = itself or self._dirty.get(name, False)
         self.node_changed |= name == KUBERNETES
 
-    def _count(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
+    def _count_slice(self, old: EndpointSlice | None, new: EndpointSlice | None) -> None:
         """Count the endpoints of each family at all ports; update `crowded`."""
         for piece, by in ((old, -1), (new, +1)):
             if piece is not None:
@@ -223,9 +223,9 @@ def _find_slice(slices: tuple[EndpointSlice, ...], name: ObjectName) -> tuple[in
     return at, slices[at] if at < len(slices) and slices[at].name == name else None
 
 
-def _name(item: Object) -> ObjectName:
+def _find_name(item: Object) -> ObjectName:
     return item.name if isinstance(item.name, ObjectName) else ObjectName("", item.name)
 
 
-def _subject(item: Object) -> _Subject:
-    return kind_of(item), _name(item)
+def _build_subject(item: Object) -> _Subject:
+    return kind_of(item), _find_name(item)

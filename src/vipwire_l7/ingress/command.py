@@ -21,7 +21,7 @@ from vipwire.kube.finding import is_label
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Prefix
-from vipwire.terminal.output import plain_errors, warn
+from vipwire.terminal.output import plain_errors, print_warning
 from vipwire_l7.haproxy.layout import Layout
 from vipwire_l7.haproxy.words import write_plain
 from vipwire_l7.ingress.plan.planner import IngressPlanner, is_ours
@@ -110,7 +110,7 @@ def print_converted(gateway_class: str, given: Mapping[str, object]) -> None:
     with plain_errors():
         text, problems = asyncio.run(_convert_ingresses(read_options(msgspec.convert(given, Flags)), gateway_class))
         for problem in problems:
-            warn(str(problem))
+            print_warning(str(problem))
         click.echo(text, nl=False)
 
 
@@ -130,7 +130,7 @@ def print_rendered(
     with plain_errors(), _render_folder(output_dir, flags.run_dir) as (folder, write):
         files, problems = asyncio.run(render_once(*prepare(msgspec.structs.replace(flags, run_dir=folder))))
         for problem in problems:
-            warn(str(problem))
+            print_warning(str(problem))
         write(files)
 
 

@@ -20,10 +20,10 @@ from vipwire.model.net import (
     SPECIAL_FIRST_BYTES,
     Address,
     Prefix,
+    describe_special_use,
     format_address,
     is_loopback,
     parse_address,
-    special_use,
 )
 from vipwire_l7.plan.sites import Pool, Server
 from vipwire_l7.watch.objects import BackendEndpoint, BackendService, BackendSlice, Usability
@@ -311,7 +311,7 @@ class Destinations:
         return "an address of this node" if is_own else _find_range_name(address, _OF_PODS_ALONE)
 
     def _find_reservation(self, address: Address) -> str:
-        if text := special_use(address) or _find_range_name(address, _NO_HOST):
+        if text := describe_special_use(address) or _find_range_name(address, _NO_HOST):
             return text
         return "a cloud's metadata service" if address in _METADATA else ""
 
@@ -326,7 +326,7 @@ def _find_range_name(address: Address, ranges: Iterable[tuple[Prefix, str]]) -> 
 def _list_forms(address: Address) -> Iterator[Address]:
     """Yield an address, and the IPv4 address that it contains."""
     yield address
-    if len(address) != 16 or special_use(address):
+    if len(address) != 16 or describe_special_use(address):
         return
     for prefix, carried in _CARRIERS:
         if address in prefix:

@@ -21,7 +21,7 @@ from vipwire.file_io.private_files import make_folder
 from vipwire.http_server.exchange import Reply
 from vipwire.http_server.pages import Pages, Request
 from vipwire.kube.access.access import FOLDER, WRITERS, Access, load_access
-from vipwire.kube.access.kubectl import kubectls, of_this_machine
+from vipwire.kube.access.kubectl import find_files_of_this_machine, find_kubectl_files
 from vipwire.kube.client import ApiSource, KeptSource, log_failures
 from vipwire.kube.contact import seconds_to_next_look
 from vipwire.kube.events import EventRecorder
@@ -100,7 +100,7 @@ def run_ingress(options: Options, served: "ServedKinds") -> int:
         raise ConfigError(f"--run-dir {options.folder}: {error.strerror}") from error
     claim = claim_ingress(options.folder, options.layout, takeover=options.takeover, command=options.command)
     with claim as claimed, raise_ungrouped():
-        return event_loop.run(IngressProcess(options, served).run(claimed))
+        return event_loop.run_in_loop(IngressProcess(options, served).run(claimed))
 
 
 def read_default_certificate(options: Options) -> str:
@@ -168,12 +168,12 @@ def find_api_server(options: Options) -> Access | None:
         return None
     if options.kubeconfig or options.master:
         return load_access(options.kubeconfig, options.master or None)
-    if (found := kubectls()) is not None:
+    if (found := find_kubectl_files()) is not None:
         return found.access(log.info)
     try:
         return load_access()
     except ConfigError as error:
-        if (found := of_this_machine(role="ingress")) is not None:
+        if (found := find_files_of_this_machine(role="ingress")) is not None:
             return found.access(log.info)
         raise ConfigError(f"{error}; {FOLDER} has no readable ingress.kubeconfig: {WRITERS}") from error
 
@@ -247,8 +247,8 @@ class IngressProcess:
     async def run(self, claim: Claim) -> int:
         """Run until a signal, or until a successor takes over: then HAProxy goes on for the successor."""
         options, stop = self._options, Stop(lambda: None)
-        cyclic_garbage.rest()
-        asyncio.get_running_loop().call_later(_LIST_SECONDS, cyclic_garbage.look_rarely)
+        cyclic_garbage.disable_collection()
+        asyncio.get_running_loop().call_later(_LIST_SECONDS, cyclic_garbage.collect_rarely)
         claim.when_asked(stop.make_room)
         serves_ingresses = IngressKind.INGRESS in self._served.resources
         about = {"ingress_class": options.setting.class_name} if serves_ingresses else {}
@@ -311,9 +311,9 @@ class IngressProcess:
         systemd.notify(systemd.READY)
         if not self._serves:
             self._serves = True
-            cyclic_garbage.look_rarely()
+            cyclic_garbage.collect_rarely()
             loop = asyncio.get_running_loop()  # later: the first plan's own values are not freed yet
-            loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.give_back)
+            loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.return_memory)
         self._teller.report_sync(done)
         self._report_problems()
 

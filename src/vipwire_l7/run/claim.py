@@ -14,8 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import ConfigError
-from vipwire.process_lifecycle.local_sockets import names
-from vipwire.process_lifecycle.single_instance import Claim, Holder, claim_names, find_holder, refusal
+from vipwire.process_lifecycle.local_sockets import list_names
+from vipwire.process_lifecycle.single_instance import (
+    Claim,
+    Holder,
+    build_already_running_error,
+    claim_names,
+    find_holder,
+)
 from vipwire_l7.haproxy.layout import Layout
 
 _PREFIX: Final = "vipwire-ingress-at-"
@@ -39,7 +45,7 @@ def claim_ingress(
     places = [_name_listener(bind) for bind in (layout.http, layout.https) if bind]
     for holder in _find_holders(places):
         if not takeover:
-            raise refusal(holder, takeover=True)
+            raise build_already_running_error(holder, takeover=True)
         if (there := holder.said.get("folder")) != str(folder):
             raise ConfigError(f"{holder}: to take its place, start with --run-dir {there}")
     details = [f"run directory {folder}", *(f"listening at {bind}" for bind in (layout.http, layout.https) if bind)]
@@ -48,7 +54,7 @@ def claim_ingress(
     with claim_names((home, *dict.fromkeys(places)), command, details, ready=ready, more=more) as claim:
         for holder in _find_holders(places):  # another one that started at the same time
             if holder.pid != os.getpid():
-                raise refusal(holder, takeover=True)
+                raise build_already_running_error(holder, takeover=True)
         yield claim
 
 
@@ -59,7 +65,7 @@ def overlap(one: str, other: str) -> bool:
 
 
 def _find_holders(places: Iterable[str]) -> Iterator[Holder]:
-    for name in sorted({*places, *(each for each in names() if each.startswith(_PREFIX))}):
+    for name in sorted({*places, *(each for each in list_names() if each.startswith(_PREFIX))}):
         if any(overlap(name, place) for place in places) and (holder := find_holder(name)) is not None:
             yield holder
 

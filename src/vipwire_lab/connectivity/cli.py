@@ -13,7 +13,7 @@ from vipwire.inspect.command import show
 from vipwire.inspect.command.options import CompareCommand
 from vipwire.inspect.node.source import api_access
 from vipwire.linux.host.kernel import require_net_admin
-from vipwire.terminal.output import note, plain_errors
+from vipwire.terminal.output import plain_errors, print_note
 from vipwire_lab.connectivity.run import Test
 from vipwire_lab.echo_servers.server import serve_here
 
@@ -60,7 +60,7 @@ def echo(name: str, node: str, port: int) -> None:
 def _print_progress(text: str) -> None:
     if not sys.stderr.isatty():
         if not text.startswith("asking"):
-            note(text)
+            print_note(text)
         return
     sys.stderr.write(f"\r\x1b[K{text}" + ("" if text.startswith("asking") else "\n"))
     sys.stderr.flush()
@@ -75,7 +75,7 @@ def render_document(document: Document) -> RenderableType:
     for each in document["checks"]:
         rows.setdefault((each["service"], each["what"]), []).append(each)
     lines = [[service, what, *_summarize(found)] for (service, what), found in rows.items()]
-    parts: list[RenderableType] = [show.table(["service", "asked at", "passed", "result"], lines)]
+    parts: list[RenderableType] = [show.build_table(["service", "asked at", "passed", "result"], lines)]
     for each in document["checks"]:
         if each["state"] == "failed":
             head = f"{each['service']}: {each['what']} {each['target']}: {each['why']}"

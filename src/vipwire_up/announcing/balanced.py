@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from vipwire.kube.gateway_addresses import is_listened_at
+from vipwire.kube.gateway_addresses import is_haproxy_service
 from vipwire_up.api.objects.addresses import family_of
 from vipwire_up.api.objects.object import value_at
 from vipwire_up.api.objects.resource import Object
@@ -28,7 +28,7 @@ def is_foreign(service: Object) -> bool:
 
 def ip_mode_of(service: Object) -> str:
     """Return the ipMode of a Service's addresses: Proxy for a Gateway's, at which HAProxy listens."""
-    return "Proxy" if is_listened_at(value_at(service, "metadata", "annotations") or {}) else "VIP"
+    return "Proxy" if is_haproxy_service(value_at(service, "metadata", "annotations") or {}) else "VIP"
 
 
 def has_right_ip_mode(service: Object) -> bool:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire.kube.gateway_addresses import is_listened_at
+from vipwire.kube.gateway_addresses import is_haproxy_service
 from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -61,7 +61,7 @@ def read_routed_service(value: Plain) -> Found[Routed]:
     kinds, problems = _parse_kinds(name_of(meta), words.get(BGP))
     ports = (each.get("port") for each in spec.get("ports") or () if isinstance(each, dict))
     gateway = (
-        frozenset(port for port in ports if isinstance(port, int)) if is_listened_at(words) else frozenset[int]()
+        frozenset(port for port in ports if isinstance(port, int)) if is_haproxy_service(words) else frozenset[int]()
     )
     return Routed(name_of(meta), found, frozenset(local), kinds, gateway), problems
 

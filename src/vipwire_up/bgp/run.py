@@ -7,7 +7,7 @@ from typing import Any, Final, TypeAlias
 
 from vipwire.errors import VipwireError
 from vipwire.kube.resource import Resource
-from vipwire.linux.host.waiting import waiting_places
+from vipwire.linux.host.waiting import read_listening_sockets
 from vipwire.logging import log
 from vipwire.watched_objects.event import EventOf
 from vipwire_up.announcing.kinds import NODES, SLICES, AnnounceKind, Followed, Machine, Placed
@@ -34,7 +34,7 @@ class BgpSpeaker:
         node: str,
         addresses: Iterable[str],
         bird: Callable[[], Bird],
-        waiting: Callable[[], frozenset[tuple[str, int]]] = waiting_places,
+        waiting: Callable[[], frozenset[tuple[str, int]]] = read_listening_sockets,
     ) -> None:
         """Set up; `waiting` returns the sockets at which programs of this machine listen."""
         own = next((each for each in addresses if ":" not in each), "")

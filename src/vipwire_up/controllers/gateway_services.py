@@ -10,7 +10,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.kube.gateway_addresses import CONTROLLER, GATEWAY, POOL, made_by_deployment, name_label, service_name
+from vipwire.kube.gateway_addresses import (
+    CONTROLLER,
+    GATEWAY,
+    POOL,
+    is_created_by_deployment,
+    name_label,
+    service_name,
+)
 from vipwire_up.announcing.balanced import has_right_ip_mode, status_addresses
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES
@@ -211,4 +218,4 @@ def _belongs_to(service: Object, gateway: Object) -> bool:
     """Report whether vipwire made a Gateway's Service: another controller (`--services`) may make some too."""
     owners = service["metadata"].get("ownerReferences") or ()
     owned = any(each["uid"] == gateway["metadata"]["uid"] for each in owners)
-    return owned and not made_by_deployment(service["metadata"].get("annotations") or {})
+    return owned and not is_created_by_deployment(service["metadata"].get("annotations") or {})

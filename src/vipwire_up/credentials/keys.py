@@ -69,7 +69,7 @@ class Keys:
                     await self.renew_server_certificate()
 
     async def _follow_file(self, files: FileWatch, path: Path) -> None:
-        async for _ in files.contents(path):
+        async for _ in files.yield_contents(path):
             if self.read_credential_files():
                 await self.renew_server_certificate()
 

@@ -26,7 +26,7 @@ class ResolvConf:
             self._warn_of_no_servers(error.strerror or "")
 
     async def run(self, _begun: Begun) -> None:
-        async for content in FileWatch().contents(self._path):
+        async for content in FileWatch().yield_contents(self._path):
             if content is not None:
                 self._use_content(content)
 

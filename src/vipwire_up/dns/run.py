@@ -168,9 +168,9 @@ def run_dns(settings: Settings, feed: Feed) -> None:
             await event_loop.run_until_first_ends(serving, log_stop())
             alive.cancel()
 
-    cyclic_garbage.look_rarely()
+    cyclic_garbage.collect_rarely()
     with raise_ungrouped():
-        event_loop.run(until_stopped())
+        event_loop.run_in_loop(until_stopped())
 
 
 _Source: TypeAlias = ApiSource[DnsKind, DnsObject] | ManifestSource[DnsKind, DnsObject]

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any, Final
 
 from vipwire.logging import log
-from vipwire.process_lifecycle.supervision import in_short
+from vipwire.process_lifecycle.supervision import shorten_error
 from vipwire_up.dns.limits import ClientLimits
 from vipwire_up.dns.messages.message import SERVFAIL, Query, Refusal, Reply, encode_answer, read_query
 from vipwire_up.dns.resolver import Resolver
@@ -144,7 +144,7 @@ class DnsServer:
 
     def _log_failure(self, error: Exception) -> None:
         self._statistics.failures += 1
-        said = in_short(error)
+        said = shorten_error(error)
         if said not in self._told and len(self._told) < _MOST_TOLD:
             self._told.add(said)
             log.error("internal error on a query; answered SERVFAIL", error=said)

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from vipwire.file_io.files import check_owner, create_file, sync
+from vipwire.file_io.files import check_owner, create_file, sync_to_disk
 from vipwire_up.store.database import COMPACT, FILE_NAME, RESTORE, check_store_file, explain_errors, lock_data_dir
 from vipwire_up.store.record import StoreError
 
@@ -47,7 +47,7 @@ def restore_store(folder: Path, source: Path) -> int:
         if target.exists():
             _keep_old_store(target)
         fresh.rename(target)
-        sync(folder)
+        sync_to_disk(folder)
     return revision
 
 
@@ -67,9 +67,9 @@ def _copy_store(source: Path, target: Path, remedy: str = RESTORE) -> int:
                 copy.execute("PRAGMA journal_mode = DELETE")  # one file, without a log beside it
                 check_store_file(copy, unfinished)
                 revision = int(copy.execute(_NEWEST).fetchone()[0])
-        sync(unfinished)
+        sync_to_disk(unfinished)
         unfinished.rename(target)
-        sync(target.parent)
+        sync_to_disk(target.parent)
     except OSError as error:
         raise StoreError(f"{target}: cannot be written: {error.strerror}") from error
     finally:
@@ -91,7 +91,7 @@ def _delete_history(path: Path, revision: int) -> None:
     with explain_errors(path), closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(COMPACT, {"floor": revision})
         connection.execute("UPDATE floor SET revision = ?", (revision,))
-    sync(path)
+    sync_to_disk(path)
 
 
 def _keep_old_store(path: Path) -> None:
@@ -110,10 +110,10 @@ def _keep_old_store(path: Path) -> None:
             second_log.unlink(missing_ok=True)
         else:
             _replace_with_link(log, second_log)
-    sync(path.parent)
+    sync_to_disk(path.parent)
     for suffix in ("-wal", "-shm"):
         path.with_name(path.name + suffix).unlink(missing_ok=True)
-    sync(path.parent)
+    sync_to_disk(path.parent)
 
 
 def _checkpoint_log(path: Path) -> bool:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from vipwire.file_io.files import sync
+from vipwire.file_io.files import sync_to_disk
 from vipwire.file_io.private_files import make_folder
 from vipwire_up.store.record import Key, Record, RecordChange, StoreError, StoreFullError
 
@@ -244,9 +244,9 @@ def _create_file(path: Path) -> None:
         unfinished.chmod(0o600)
         identity = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {FORMAT};"
         connection.executescript(f"BEGIN; {_SCHEMA} {identity} COMMIT;")
-    sync(unfinished)
+    sync_to_disk(unfinished)
     unfinished.rename(path)
-    sync(path.parent)
+    sync_to_disk(path.parent)
 
 
 def find_leftover_files(path: Path) -> Iterator[Path]:

@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.kube.events import EventType, Subject, event_about, make_note
+from vipwire.kube.events import EventType, Subject, build_event_fields, make_note
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.event import EVENTS
 from vipwire_up.api.objects.resource import Object, Resource
@@ -33,4 +33,4 @@ def build_event(resource: Resource, about: Object, reason: str, message: str, no
     namespace = meta["namespace"] if resource.namespaced else ""
     subject = Subject(resource.kind, meta["name"], namespace, meta["uid"], resource.api_version)
     note = make_note(subject, EventType(kind), reason, message)
-    return {"metadata": {"generateName": f"{meta['name']}."}, **event_about(note, 1, now, now)}
+    return {"metadata": {"generateName": f"{meta['name']}."}, **build_event_fields(note, 1, now, now)}

@@ -135,7 +135,7 @@ class Ending:
         """Run the proxy until a signal or cancelled, then handle signals again."""
         try:
             require_net_admin(self._command)
-            cyclic_garbage.look_rarely()
+            cyclic_garbage.collect_rarely()
             with prepare_proxy(config, access, source) as proxy:
                 self._proxy = proxy
                 begun()

@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct
 
 from vipwire.logging import log
-from vipwire.process_lifecycle.supervision import FIRST_PAUSE, Witness, ignore_failure, in_short
+from vipwire.process_lifecycle.supervision import FIRST_PAUSE, Witness, ignore_failure, shorten_error
 
 HUNG_SECONDS: Final = 60.0
 LONGEST_ASIDE: Final = 300.0
@@ -93,7 +93,7 @@ class Guard(Generic[T]):
         return self._activities.of(self.part)
 
     def record_failure(self, thing: T, error: Exception) -> None:
-        before, said = self._suspended.get(thing), in_short(error)
+        before, said = self._suspended.get(thing), shorten_error(error)
         times = before.times + 1 if before else 1
         pause = min(FIRST_PAUSE * 2 ** min(times, 16), LONGEST_ASIDE)
         self._suspended[thing] = _Backoff(times, self._clock() + pause, said)

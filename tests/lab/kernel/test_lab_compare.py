@@ -15,7 +15,7 @@ from rich.console import Console
 from vipwire.cli.main import main
 from vipwire.config.modes import mode_names
 from vipwire.linux.bpf.namespaces import cookie_of
-from vipwire.linux.bpf.pins import of_node
+from vipwire.linux.bpf.pins import build_node_path
 from vipwire_lab.cluster import state
 from vipwire_lab.compare.measure import format_more, render_document
 from vipwire_lab.compare.staged import find_guest_obstacle
@@ -90,7 +90,7 @@ def drain_in(name: str, pod: str) -> "subprocess.CompletedProcess[str]":
 def ours_in_bpffs(name: str) -> list[Path]:
     """Find what the nodes of a lab have in bpffs; the namespaces may be gone by the time that it is looked for."""
     cookies = [cookie_of(path) for path in Path("/run/netns").glob(f"vipwire-{name}-node-*")]
-    return [path for path in map(of_node, cookies) if path.exists()]
+    return [path for path in map(build_node_path, cookies) if path.exists()]
 
 
 @pytest.mark.parametrize("mode", ["nftables", "ebpf"])

@@ -8,8 +8,8 @@ from typing import Any, Final
 from vipwire.linux.netlink.ipvs import Forwarding, Scheduling
 from vipwire.model.net import Address, Family, Prefix, format_endpoint
 from vipwire.modes.ebpf.layout import FRONTENDS, Head, endpoints, read_endpoint
-from vipwire.modes.ebpf.layout import describe as describe_map_entry
-from vipwire.modes.ebpf.render import render as render_ebpf
+from vipwire.modes.ebpf.layout import describe_key as describe_map_entry
+from vipwire.modes.ebpf.render import render_service as render_ebpf
 from vipwire.modes.iptables.rules import render as iptables
 from vipwire.modes.iptables.rules import skeleton as iptables_skeleton
 from vipwire.modes.iptables.rules.names import ROOT
@@ -17,14 +17,14 @@ from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.ipvs import skeleton as ipvs_skeleton
 from vipwire.modes.ipvs.marks import Marks
 from vipwire.modes.ipvs.objects.names import SetEntry, describe_object
-from vipwire.modes.ipvs.render import render as render_ipvs
+from vipwire.modes.ipvs.render import render_service as render_ipvs
 from vipwire.modes.nftables.table.names import CHAIN, SET, Chain, Object, ObjectKey
-from vipwire.modes.nftables.table.render import render as render_nftables
+from vipwire.modes.nftables.table.render import render_service as render_nftables
 from vipwire.modes.nftables.table.skeleton import node_objects as nftables_skeleton
-from vipwire.modes.nftables.table.text import describe, element_text
+from vipwire.modes.nftables.table.text import describe_key, write_element
 from vipwire.modes.userspace import skeleton as userspace_skeleton
 from vipwire.modes.userspace.names import Front, Rule
-from vipwire.modes.userspace.render import render as render_userspace
+from vipwire.modes.userspace.render import render_service as render_userspace
 from vipwire.modes.userspace.settings import Choices
 from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.node import NodePlan
@@ -43,21 +43,21 @@ def nftables_lines(node: NodePlan, plans: Plans) -> Iterable[str]:
     named = {key: value for key, value in objects.items() if key[0] in (CHAIN, SET)}
     yield from sorted(_described(node.family, key, value) for key, value in named.items())
     yield from sorted(
-        f"{key[0]}: {element_text(node.family, key, objects[key])}" for key in objects.keys() - named.keys()
+        f"{key[0]}: {write_element(node.family, key, objects[key])}" for key in objects.keys() - named.keys()
     )
 
 
 def _described(family: Family, key: ObjectKey, value: Object) -> str:
     if not isinstance(value, Chain):
-        return describe(family, key)
+        return describe_key(family, key)
     hook = f" at {value.hook.hook} {value.hook.priority}" if value.hook else ""
-    return "\n".join([f"{describe(family, key)}{hook}", *(f"  {rule}" for rule in value.rules)])
+    return "\n".join([f"{describe_key(family, key)}{hook}", *(f"  {rule}" for rule in value.rules)])
 
 
 def iptables_lines(node: NodePlan, plans: Plans) -> Iterator[str]:
     objects = {} if plans else iptables_skeleton.node_objects(node, RuleSettings())
     for plan in plans:
-        objects |= iptables.render(node, RuleSettings(), plan).own
+        objects |= iptables.render_service(node, RuleSettings(), plan).own
     by_chain: dict[tuple[str, str], list[str]] = {}
     for key, rules in sorted(objects.items(), key=lambda item: (item[0].table, item[0].chain, item[0].kind == ROOT)):
         by_chain.setdefault((key.table, key.chain), []).extend(rules)

@@ -20,7 +20,7 @@ from vipwire.kube.manifests.source import list_by_kind, take_inventory
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
 from vipwire.plan.planner import Planner
-from vipwire.proxy_daemon.sync.node_plan import node_plan
+from vipwire.proxy_daemon.sync.node_plan import build_node_plan
 from vipwire.watched_objects.event import Kind
 from vipwire.watched_objects.store import Store
 
@@ -66,7 +66,7 @@ def outcome(given: dict[str, str]) -> dict[str, str]:
     own = store.nodes["node-1"].addresses
     plans, rendered = "", {}
     for family, name in FAMILIES.items():
-        node = node_plan(config, family, "node-1", store.nodes["node-1"], store.service_cidrs, own)
+        node = build_node_plan(config, family, "node-1", store.nodes["node-1"], store.service_cidrs, own)
         planner = Planner(node)
         planner.update(store.services, store.view)
         of_family = [planner.plans[service] for service in sorted(planner.plans)]

@@ -5,18 +5,18 @@ import sys
 from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.net import Family, Protocol, parse_address
-from vipwire.modes.ebpf.driver import folder
-from vipwire.modes.ebpf.layout import FRONTEND, endpoint_slot, frontend_key, slot_size, version
+from vipwire.modes.ebpf.driver import find_node_folder
+from vipwire.modes.ebpf.layout import FRONTEND, choose_family_suffix, endpoint_slot, frontend_key, slot_size
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.tables import Tables
 
 
 def main(action: str, family: Family, *vip: str) -> None:
-    pins = NodePins(folder(), None)
+    pins = NodePins(find_node_folder(), None)
     if action == "hooks":
         sys.stdout.writelines(f"program {hook}\n" for hook in HOOKS if pins.link(hook) is not None)
         return
-    frontends, slots = (pins.find(name + version(family)) for name in ("frontends", "slots"))
+    frontends, slots = (pins.find(name + choose_family_suffix(family)) for name in ("frontends", "slots"))
     assert frontends is not None
     assert slots is not None
     key = frontend_key(parse_address(vip[0]), Protocol.TCP, 80) if vip else b""
@@ -24,9 +24,10 @@ def main(action: str, family: Family, *vip: str) -> None:
         case "show":
             for (space, place), value in sorted(Tables(family, pins).observe().items()):
                 sys.stdout.write(f"{space} {place.hex()} {value.hex()}\n")
-            sys.stdout.write(f"{sorted(hook for hook in pins.in_force() if hook.endswith(version(family)))}\n")
+            suffix = choose_family_suffix(family)
+            sys.stdout.write(f"{sorted(hook for hook in pins.read_attached_programs() if hook.endswith(suffix))}\n")
         case "detach":
-            pins.take_out(hook for hook in HOOKS if hook.endswith(version(family)))
+            pins.detach_programs(hook for hook in HOOKS if hook.endswith(choose_family_suffix(family)))
         case "empty":
             frontends.remove([each for each, _ in frontends.items()])
         case "remove":

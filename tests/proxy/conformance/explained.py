@@ -20,22 +20,29 @@ from tests.proxy.conformance.verdict import answering, disagreement, page_disagr
 
 from vipwire.config.configuration import Config
 from vipwire.config.flags import build_config, parse_flags
-from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, explain
+from vipwire.inspect.explain.explanation import Agreement, Explanation, compare_kernel_with_plan, explain_packet
 from vipwire.inspect.explain.packet import read_packet
 from vipwire.inspect.explain.routes import interface_towards, source_towards
 from vipwire.inspect.node.family_view import EjectedUntil, FamilyView
-from vipwire.inspect.node.situation import Kernel, Situation, machine_addresses, now_drained, now_ejected, observed
+from vipwire.inspect.node.situation import (
+    Kernel,
+    Situation,
+    read_drained,
+    read_ejected,
+    read_machine_addresses,
+    with_observed_rules,
+)
 from vipwire.inspect.node.slow_start import adopt_weights
 from vipwire.inspect.node.source import node_name
 from vipwire.kube.manifests.documents import MANIFESTS
-from vipwire.kube.manifests.source import Inventory, ManifestSource, differences, list_by_kind
+from vipwire.kube.manifests.source import Inventory, ManifestSource, diff_inventories, list_by_kind
 from vipwire.linux.host.addresses import global_addresses
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, format_endpoint, parse_address
 from vipwire.plan.node import NodePlan
 from vipwire.plan.planner import Planner
 from vipwire.plan.resolve import Packet
-from vipwire.proxy_daemon.sync.node_plan import node_plan
+from vipwire.proxy_daemon.sync.node_plan import build_node_plan
 from vipwire.reconcile.backend import Rendered
 from vipwire.watched_objects.event import Kind, Object
 from vipwire.watched_objects.store import Store
@@ -120,7 +127,7 @@ class Witness:
         """Return the answering addresses once everything written is in the kernel; fail without any."""
         Witness.asked[self._config.proxy_mode] += 1
         said = question.before
-        if said is None or agreement(said)[0] is Agreement.OTHERWISE:
+        if said is None or compare_kernel_with_plan(said)[0] is Agreement.OTHERWISE:
             said = self._second_look(question)
         return answering(said)
 
@@ -140,7 +147,7 @@ class Witness:
             packet = self._packet(situation, source, target)
             known = self._known.get(packet)
             if known is None or anew:
-                made = explain(situation, packet, self._source_towards)
+                made = explain_packet(situation, packet, self._source_towards)
                 if made is None:
                     return None
                 self._known[packet], self._since[packet] = made, time.monotonic()
@@ -199,8 +206,8 @@ class _Objects:
 
     def read(self) -> None:
         """Read what was written since the last call."""
-        before, self._inventory = self._inventory, self._source.scan()
-        events = list_by_kind(self._inventory, Kind) if before is None else differences(before, self._inventory)
+        before, self._inventory = self._inventory, self._source.read_inventory()
+        events = list_by_kind(self._inventory, Kind) if before is None else diff_inventories(before, self._inventory)
         for event in events:
             self._store.apply(event)
         names = self._store.take_touched()
@@ -210,12 +217,12 @@ class _Objects:
     def situation(self, family: Family, kernel: Kernel | None) -> Situation:
         """Plan the changes, and read the kernel if the mode can explain it."""
         config, store = self._config, self._store
-        addresses, vips = machine_addresses()
+        addresses, vips = read_machine_addresses()
         machine = global_addresses(addresses)
-        held, drained = store.nodes.get(self._name), now_drained(config)
-        node = node_plan(config, family, self._name, held, store.service_cidrs, machine, drained)
+        held, drained = store.nodes.get(self._name), read_drained(config)
+        node = build_node_plan(config, family, self._name, held, store.service_cidrs, machine, drained)
         planned = self._planned.setdefault(family, _Planned(node))
-        self._dirty[family] |= planned.eject(now_ejected(config)) & store.services.keys()
+        self._dirty[family] |= planned.eject(read_ejected(config)) & store.services.keys()
         planned.update(node, sorted(self._dirty[family]), store)
         self._dirty[family].clear()
         made = Situation(config, self._name, store, addresses, (planned.side(kernel),), vips)
@@ -251,6 +258,6 @@ class _Planned:
         if mode is None or explainer is None:
             return FamilyView(node.family, node, plans)
         self._rendered.update((name, mode.render(plan)) for name, plan in plans.items() if name not in self._rendered)
-        seen = observed(FamilyView(node.family, node, {}), mode, explainer)
+        seen = with_observed_rules(FamilyView(node.family, node, {}), mode, explainer)
         assert not seen.obstacle, seen.obstacle
         return replace(seen, plans=plans, rendered={name: self._rendered[name] for name in plans})

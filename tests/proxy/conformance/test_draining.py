@@ -93,7 +93,7 @@ def forget_flows(cluster: Cluster, endpoint: str) -> None:
     """Forget all flows of an endpoint, also those of datagrams: tests before may have asked it by its own address."""
     there = parse_address(endpoint)
     with cluster.lab.enter_namespace(cluster.node_name), FlowTable() as table:
-        table.delete([flow for flow in table.flows(family_of(there)) if flow.reply_source == there])
+        table.delete([flow for flow in table.list_flows(family_of(there)) if flow.reply_source == there])
 
 
 @sentence("S138")

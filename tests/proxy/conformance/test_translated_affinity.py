@@ -25,8 +25,8 @@ from tests.proxy.conformance.translated import look
 from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.namespaces import netns_cookie
 from vipwire.model.net import Family, Protocol, format_address, format_endpoint, parse_address
-from vipwire.modes.ebpf.driver import folder
-from vipwire.modes.ebpf.layout import Flag, endpoints, read_endpoint, version
+from vipwire.modes.ebpf.driver import find_node_folder
+from vipwire.modes.ebpf.layout import Flag, choose_family_suffix, endpoints, read_endpoint
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.plan.plan import FrontendKind
 from vipwire_lab.cluster.manifests import Port
@@ -74,9 +74,9 @@ def written(
 def memory(cluster: Cluster, family: Family) -> Iterator[Map]:
     """Open what the programs of the node remember."""
     with cluster.lab.enter_namespace(cluster.node_name):
-        pins = NodePins(folder(), None)
+        pins = NodePins(find_node_folder(), None)
     with contextlib.closing(pins):
-        found = pins.find(f"affinity{version(family)}")
+        found = pins.find(f"affinity{choose_family_suffix(family)}")
         assert found is not None
         yield found
 
@@ -271,4 +271,4 @@ def test_explain_says_who_is_remembered(connecting: Cluster, family: Family) -> 
     said = connecting.proxy.vipwire("explain", where, f"--from={source}", "--output=wide")
     assert f"those of one network namespace to one, which is remembered for {SECONDS} s" in " ".join(said.split())
     status = connecting.proxy.vipwire("status", "--output=wide")
-    assert f"affinity{version(family)} " in " ".join(status.split()), status
+    assert f"affinity{choose_family_suffix(family)} " in " ".join(status.split()), status

@@ -13,7 +13,7 @@ from tests.proxy.conformance.packets import family_of
 
 from vipwire.linux.bpf.namespaces import netns_cookie
 from vipwire.model.net import Family, Protocol, parse_address
-from vipwire.modes.ebpf.driver import folder
+from vipwire.modes.ebpf.driver import find_node_folder
 from vipwire.modes.ebpf.layout import FRONTENDS, HEAD, Flag, endpoints, frontend_key, read_endpoint
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.tables import Tables
@@ -38,7 +38,7 @@ def look(lab: Lab, node: str, target: Target) -> Seen:
     family = family_of(target)
     key = frontend_key(parse_address(target.address), target.protocol, target.port)
     with lab.enter_namespace(node):
-        pins = NodePins(folder(), None)
+        pins = NodePins(find_node_folder(), None)
     with contextlib.closing(pins):
         tables = Tables(family, pins)
         held = tables.observe().get((FRONTENDS, key), b"")
@@ -65,7 +65,7 @@ def translated(lab: Lab, node: str, caller: str, target: Target, count: int) -> 
 def _is_client(lab: Lab, node: str, caller: str) -> bool:
     """Report whether a host is one of the node's Pods in the proxy's flags."""
     with lab.enter_namespace(node):
-        pins = NodePins(folder(), None)
+        pins = NodePins(find_node_folder(), None)
     with contextlib.closing(pins), lab.enter_namespace(caller):
         clients = pins.find("clients")
         return clients is not None and clients.lookup(netns_cookie().to_bytes(8, sys.byteorder)) is not None

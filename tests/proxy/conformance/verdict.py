@@ -11,7 +11,13 @@ from fractions import Fraction
 from tests.proxy.conformance.proxy import Answer as Page
 
 from vipwire.http_server.exchange import Reply
-from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, find_bypassed, seen_source
+from vipwire.inspect.explain.explanation import (
+    Agreement,
+    Explanation,
+    compare_kernel_with_plan,
+    find_bypassed,
+    find_seen_source,
+)
 from vipwire.model.net import Address, format_address, format_endpoint, parse_address
 from vipwire.model.spread import Algorithm
 from vipwire.proxy_daemon.serve.service_health import WEIGHT_HEADER
@@ -50,7 +56,7 @@ def disagreement(
 
 def answering(explanation: Explanation) -> frozenset[Address]:
     """Return the predicted answering addresses; fail for another prediction, or another kernel state."""
-    agrees, words = agreement(explanation)
+    agrees, words = compare_kernel_with_plan(explanation)
     assert agrees is not Agreement.OTHERWISE, f"the kernel would do otherwise: {words}"
     assert explanation.planned is End.ANSWERED, f"it says {explanation.planned.value}: {explanation.outcome}"
     return frozenset(address for address, _ in _pool(explanation))
@@ -75,7 +81,7 @@ def _page(answer: Reply) -> tuple[int, str, str]:
 def _differences(
     explanation: Explanation, results: Sequence[ProbeResult], after: Explanation | None, age: float
 ) -> Iterator[str]:
-    agrees, words = agreement(explanation)
+    agrees, words = compare_kernel_with_plan(explanation)
     walk, delta = explanation.walk, explanation.side.delta
     if walk is not None and agrees is not Agreement.SAME and not delta:
         yield f"the kernel holds what is planned, yet: {words}"
@@ -107,14 +113,14 @@ def _answers(explanation: Explanation, answers: Iterable[Endpoint]) -> Iterator[
 
 def _sources(explanation: Explanation, results: Sequence[ProbeResult]) -> Iterator[str]:
     """Yield endpoints that saw another source than predicted; none if the kernel differs from the plan."""
-    if agreement(explanation)[0] is Agreement.OTHERWISE:
+    if compare_kernel_with_plan(explanation)[0] is Agreement.OTHERWISE:
         return
     targets = {(target.address, target.port): target for target in explanation.pool}
     for result in results:
         target = targets.get(_endpoint(result)) if result.answer else None
         if target is None:
             continue
-        sees = seen_source(explanation, target)
+        sees = find_seen_source(explanation, target)
         said = "nothing" if sees is None else format_address(sees)
         if result.saw != said:
             yield f"it says that {target} sees {said}, and that saw {result.saw}"

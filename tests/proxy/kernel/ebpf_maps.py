@@ -11,12 +11,12 @@ from vipwire.config.sections import CounterLevel
 from vipwire.linux.bpf.namespaces import netns_cookie
 from vipwire.linux.bpf.pins import is_mounted, require_mounted
 from vipwire.model.net import Address, Family, Protocol, parse_address
-from vipwire.modes.ebpf.driver import folder
+from vipwire.modes.ebpf.driver import find_node_folder
 from vipwire.modes.ebpf.layout import FRONTENDS, HEAD, MEMBERS, Flag, Ours, Settings, endpoint_slot, frontend_key
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.programs import build
 from vipwire.modes.ebpf.tables import Tables
-from vipwire.reconcile.delta import diff
+from vipwire.reconcile.delta import compute_delta
 
 VIP = {Family.IPV4: "10.96.0.10", Family.IPV6: "fd00:10:96::10"}
 POD = {Family.IPV4: "10.244.0.1", Family.IPV6: "fd00:10:244::1"}
@@ -35,7 +35,7 @@ def own_folder() -> Iterator[Path]:
 def own_pins(cgroup: Path) -> Iterator[NodePins]:
     """Be in a namespace as a node without anything in bpffs; yield its folder."""
     with own_network():
-        made = NodePins(folder(), cgroup)
+        made = NodePins(find_node_folder(), cgroup)
         try:
             yield made
         finally:
@@ -66,4 +66,4 @@ def _address(family: Family, number: int) -> Address:
 
 
 def write(tables: Tables, have: Ours, want: Ours) -> None:
-    tables.commit(diff(have, want))
+    tables.commit(compute_delta(have, want))

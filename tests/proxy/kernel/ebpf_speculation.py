@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from vipwire.linux.bpf.programs import load_program
-from vipwire.linux.bpf.syscall import information
+from vipwire.linux.bpf.syscall import read_object_info
 from vipwire.modes.ebpf import probe
 
 BARRIER = 0xC2
@@ -26,7 +26,7 @@ def translated(descriptor: int) -> list[int]:
     prepared = bytearray(_SIZE)
     struct.pack_into("=I8xQ", prepared, _LENGTH, len(code), ctypes.addressof(code))
     assert struct.calcsize("=I8x") == _PLACE - _LENGTH
-    (length,) = struct.unpack_from("=I", information(descriptor, _SIZE, bytes(prepared)), _LENGTH)
+    (length,) = struct.unpack_from("=I", read_object_info(descriptor, _SIZE, bytes(prepared)), _LENGTH)
     return list(code.raw[:length:8])
 
 
@@ -41,4 +41,4 @@ def loaded(hook: str, code: bytes, licence: str, name: str) -> int:
 
 if __name__ == "__main__":
     vars(probe).update(load_program=loaded)
-    probe.probe(Path(sys.argv[1]), affinity=True)
+    probe.probe_kernel(Path(sys.argv[1]), affinity=True)

@@ -15,7 +15,7 @@ from tests.fakes.waiting import until
 from tests.proxy.kernel.nft_transactions import commit, nft
 
 from vipwire.linux.conntrack.flows import FlowTable
-from vipwire.linux.netlink.message import NLM_F_CREATE, string, u32be
+from vipwire.linux.netlink.message import NLM_F_CREATE, encode_string, encode_u32be
 from vipwire.linux.netlink.nftables import encode, wire
 from vipwire.linux.netlink.socket import NetlinkSocket
 from vipwire.model.net import Family, format_address
@@ -47,8 +47,10 @@ async def playing(*flags: str) -> AsyncIterator[Scene]:
 @contextmanager
 def owned_by_another() -> Iterator[None]:
     """Replace our table by one that belongs to somebody else."""
-    body = string(wire.TABLE_NAME, "vipwire") + u32be(wire.TABLE_FLAGS, OWNER)
-    theirs = encode.Operation(wire.MessageType.NEWTABLE, NLM_F_CREATE, wire.header(wire.NFPROTO[Family.IPV4]) + body)
+    body = encode_string(wire.TABLE_NAME, "vipwire") + encode_u32be(wire.TABLE_FLAGS, OWNER)
+    theirs = encode.Operation(
+        wire.MessageType.NEWTABLE, NLM_F_CREATE, wire.encode_header(wire.NFPROTO[Family.IPV4]) + body
+    )
     with NetlinkSocket(NETLINK_NETFILTER) as netlink:
         commit(netlink, [encode.delete_table(Family.IPV4, "vipwire"), theirs])
         yield
@@ -152,7 +154,7 @@ async def test_a_connection_that_began_while_the_rules_were_gone_is_answered_aft
 
 def has_flow(destination: str) -> bool:
     with FlowTable() as table:
-        return any(format_address(flow.destination) == destination for flow in table.flows(Family.IPV4))
+        return any(format_address(flow.destination) == destination for flow in table.list_flows(Family.IPV4))
 
 
 async def test_commits_elsewhere_and_our_own_are_no_reason_to_read_the_rules() -> None:

@@ -20,10 +20,10 @@ from vipwire.modes.ebpf.layout import (
     HEAD,
     Flag,
     Ours,
+    choose_family_suffix,
     endpoint_slot,
     endpoints,
     frontend_key,
-    version,
 )
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.modes.ebpf.programs import build
@@ -37,14 +37,14 @@ HAD = (5, 7, 11)
 
 def led(pins: NodePins, family: Family, key: bytes) -> int:
     """Tell to which slot a frontend leads first."""
-    frontends = pins.held(f"frontends{version(family)}")
+    frontends = pins.require_map(f"frontends{choose_family_suffix(family)}")
     return int(FRONTEND.unpack(frontends.lookup(key) or b"")[0])
 
 
 def hit(pins: NodePins, family: Family, key: bytes, numbers: tuple[int, ...]) -> None:
     """Count so many connections more in a frontend's slots, as a program does."""
     first = led(pins, family, key) * NUMBER
-    with closing(pins.held(f"hits{version(family)}").map_memory(write=True)) as view:
+    with closing(pins.require_map(f"hits{choose_family_suffix(family)}").map_memory(write=True)) as view:
         for at, number in zip(range(first, first + NUMBER * len(numbers), NUMBER), numbers, strict=True):
             view[at : at + NUMBER] = struct.pack("=Q", number + struct.unpack_from("=Q", view, at)[0])
 
@@ -79,13 +79,13 @@ def test_connections_are_kept_whatever_becomes_of_a_pool(pins: NodePins, family:
         hit(pins, family, key, tuple(1 for _ in dealt))
         expected.update(key + ends[index] for index in dealt)
         assert counted(pins, family) == expected, dealt
-    pins.held(f"frontends{version(family)}").remove([key])
+    pins.require_map(f"frontends{choose_family_suffix(family)}").remove([key])
     assert tables.observe() == {}
     write(tables, {}, whole)
     hit(pins, family, key, HAD)
     expected.update({key + end: number for end, number in zip(ends, HAD, strict=True)})
     assert counted(pins, family) == expected
-    tables.grow(whole)
+    tables.enlarge_maps(whole)
     tables.collect_outgrown_counts()
     assert counted(pins, family) == expected
     hit(pins, family, key, HAD)
@@ -98,8 +98,8 @@ def test_what_is_counted_before_programs_know_the_larger_maps_is_kept(pins: Node
     tables, whole = Tables(Family.IPV4, pins), objects(Family.IPV4, 1, 3)
     ((_, key), value), *_ = whole.items()
     write(tables, {}, whole)
-    first, smaller = led(pins, Family.IPV4, key), Map(os.dup(pins.held("hits4").descriptor))
-    tables.grow(whole)
+    first, smaller = led(pins, Family.IPV4, key), Map(os.dup(pins.require_map("hits4").descriptor))
+    tables.enlarge_maps(whole)
     with closing(smaller.map_memory(write=True)) as view:
         view[first * NUMBER] = 3
     smaller.close()
@@ -110,7 +110,7 @@ def test_what_is_counted_before_programs_know_the_larger_maps_is_kept(pins: Node
 def test_only_what_frontends_lead_to_now_is_taken_from_slots(pins: NodePins) -> None:
     """A process that was killed may have left numbers in slots that nobody uses."""
     tables, whole = Tables(Family.IPV4, pins), objects(Family.IPV4, 1, 3)
-    with closing(pins.take("hits4").map_memory(write=True)) as view:
+    with closing(pins.open_or_create("hits4").map_memory(write=True)) as view:
         view[: 4 * NUMBER] = b"\1" * 4 * NUMBER
     write(tables, {}, whole)
     assert counted(pins, Family.IPV4) == {}
@@ -131,14 +131,14 @@ def test_a_stream_knows_its_service_until_it_is_closed(pins: NodePins, room: int
             + endpoint_slot(parse_address("127.0.0.1"), server.getsockname()[1])
         }
         write(Tables(Family.IPV4, pins), {}, want)
-        pins.put_in_force(HOOKS, settings())
+        pins.attach_programs(HOOKS, settings())
         clients = [socket.create_connection(vip, timeout=5) for _ in range(3)]
         direct = socket.create_connection(server.getsockname(), timeout=5)
         assert [each.getpeername() for each in clients] == [vip] * 3
         assert direct.getpeername() == server.getsockname()
-        assert len(list(pins.held("peers4").items())) == (room or 3)
+        assert len(list(pins.require_map("peers4").items())) == (room or 3)
         for each in (*clients, direct):
             each.close()
-        assert list(pins.held("peers4").items()) == []
+        assert list(pins.require_map("peers4").items()) == []
         for _ in range(4):
             server.accept()[0].close()

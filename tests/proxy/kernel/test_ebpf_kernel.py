@@ -22,16 +22,25 @@ from vipwire.errors import UnsupportedError
 from vipwire.inspect.check import facts
 from vipwire.linux.bpf.maps import Map
 from vipwire.linux.bpf.pins import open_pinned, pin
-from vipwire.linux.bpf.programs import HOOKS, create_link, list_attached, load_program, look_at_link, update_link
-from vipwire.linux.bpf.syscall import BpfCommand, bpf
+from vipwire.linux.bpf.programs import HOOKS, create_link, list_attached, load_program, read_link, update_link
+from vipwire.linux.bpf.syscall import BpfCommand, call_bpf
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.modes.ebpf import probe as trying
-from vipwire.modes.ebpf.layout import FRONTENDS, HEAD, Flag, Ours, Settings, endpoint_slot, frontend_key, version
+from vipwire.modes.ebpf.layout import (
+    FRONTENDS,
+    HEAD,
+    Flag,
+    Ours,
+    Settings,
+    choose_family_suffix,
+    endpoint_slot,
+    frontend_key,
+)
 from vipwire.modes.ebpf.pinned import ORDER, NodePins
-from vipwire.modes.ebpf.probe import probe, why_refused
+from vipwire.modes.ebpf.probe import explain_bpf_refusal, probe_kernel
 from vipwire.modes.ebpf.programs import build
 from vipwire.modes.ebpf.tables import SlotsFullError, Tables
-from vipwire.reconcile.delta import Delta, diff, patch
+from vipwire.reconcile.delta import Delta, apply_delta, compute_delta
 
 pytestmark = pytest.mark.kernel
 
@@ -61,24 +70,24 @@ def test_maps_that_have_become_too_small_are_replaced(pins: NodePins, family: Fa
         made.close()
     write(tables, {}, few)
     many = objects(family, 30, protocol=Protocol.UDP)
-    delta = diff(few, many)
+    delta = compute_delta(few, many)
     with pytest.raises(SlotsFullError):
         tables.commit(delta)
-    tables.grow(patch(few, delta))
+    tables.enlarge_maps(apply_delta(few, delta))
     assert tables.observe() == many
 
 
 def test_programs_are_put_in_force_and_found_by_the_next_process(pins: NodePins, cgroup: Path) -> None:
-    assert pins.in_force() == {}
-    pins.put_in_force(HOOKS, settings())
-    assert pins.in_force() == dict.fromkeys(HOOKS, settings())
+    assert pins.read_attached_programs() == {}
+    pins.attach_programs(HOOKS, settings())
+    assert pins.read_attached_programs() == dict.fromkeys(HOOKS, settings())
     before = {hook: pins.link(hook) for hook in HOOKS}
     pins.close()
     with closing(NodePins(pins.folder, cgroup)) as later:
-        assert later.in_force() == dict.fromkeys(HOOKS, settings())
-        later.put_in_force(["connect4"], settings())
+        assert later.read_attached_programs() == dict.fromkeys(HOOKS, settings())
+        later.attach_programs(["connect4"], settings())
         after = {hook: later.link(hook) for hook in HOOKS}
-        assert later.in_force() == dict.fromkeys(HOOKS, settings())
+        assert later.read_attached_programs() == dict.fromkeys(HOOKS, settings())
     for hook, link in after.items():
         had = before[hook]
         assert link is not None
@@ -88,36 +97,36 @@ def test_programs_are_put_in_force_and_found_by_the_next_process(pins: NodePins,
 
 
 def test_a_program_that_is_out_of_force_or_uses_other_maps_is_noticed(pins: NodePins) -> None:
-    pins.put_in_force(HOOKS, settings())
-    pins.take_out(["connect6"])
-    assert set(pins.in_force()) == set(HOOKS) - {"connect6"}
+    pins.attach_programs(HOOKS, settings())
+    pins.detach_programs(["connect6"])
+    assert set(pins.read_attached_programs()) == set(HOOKS) - {"connect6"}
     (pins.folder / "maps" / "frontends4").unlink()
-    pins.take("frontends4")
-    assert {"connect4", "sendmsg4"}.isdisjoint(pins.in_force())
-    pins.put_in_force(HOOKS, settings())
-    assert set(pins.in_force()) == set(HOOKS)
+    pins.open_or_create("frontends4")
+    assert {"connect4", "sendmsg4"}.isdisjoint(pins.read_attached_programs())
+    pins.attach_programs(HOOKS, settings())
+    assert set(pins.read_attached_programs()) == set(HOOKS)
 
 
 def test_there_is_room_for_who_is_remembered_once_that_is_asked_for(pins: NodePins) -> None:
     """What was remembered stays when programs are loaded anew, and when it is asked for no more."""
-    names = [name + version(family) for name in ("affinity", "sticky") for family in Family]
+    names = [name + choose_family_suffix(family) for name in ("affinity", "sticky") for family in Family]
     plain = settings()
     asked = Settings.read(plain)._replace(affinity=True).packed
-    pins.put_in_force(HOOKS, plain)
-    assert {pins.held(name).shape.max_entries for name in names} == {1}
-    pins.put_in_force((), asked)
-    assert pins.in_force() == dict.fromkeys(HOOKS, asked)
-    assert {pins.held(name).shape.max_entries for name in names} == {65536}
-    numbers = [pins.held(name).number for name in names]
+    pins.attach_programs(HOOKS, plain)
+    assert {pins.require_map(name).shape.max_entries for name in names} == {1}
+    pins.attach_programs((), asked)
+    assert pins.read_attached_programs() == dict.fromkeys(HOOKS, asked)
+    assert {pins.require_map(name).shape.max_entries for name in names} == {65536}
+    numbers = [pins.require_map(name).number for name in names]
     for each in (plain, asked):
-        pins.put_in_force((), each)
-        assert [pins.held(name).number for name in names] == numbers
+        pins.attach_programs((), each)
+        assert [pins.require_map(name).number for name in names] == numbers
 
 
 def test_the_cgroup_has_nothing_of_ours_when_it_is_removed(pins: NodePins, cgroup: Path) -> None:
     target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        pins.put_in_force(HOOKS, settings())
+        pins.attach_programs(HOOKS, settings())
         assert all(list_attached(target, hook)[0] for hook in HOOKS)
         assert pins.remove()
         assert not pins.remove()
@@ -127,14 +136,14 @@ def test_the_cgroup_has_nothing_of_ours_when_it_is_removed(pins: NodePins, cgrou
 
 
 def test_a_link_takes_only_a_program_of_its_hook(pins: NodePins) -> None:
-    pins.put_in_force(HOOKS, settings())
+    pins.attach_programs(HOOKS, settings())
     link = open_pinned(pins.folder / "links" / "connect4")
     other = open_pinned(pins.folder / "programs" / "sendmsg4")
     assert link is not None
     assert other is not None
     with pytest.raises(ValueError, match="not that of sendmsg4"):
         update_link(link, other, "sendmsg4")
-    assert look_at_link(link).hook == HOOKS["connect4"]
+    assert read_link(link).hook == HOOKS["connect4"]
     os.close(link)
     os.close(other)
 
@@ -152,7 +161,7 @@ def test_no_connection_fails_while_programs_are_swapped(pins: NodePins) -> None:
         Tables(Family.IPV4, pins).commit(Delta(added=want))
         for _ in range(125):
             pins.close()
-            pins.put_in_force(ORDER, settings())
+            pins.attach_programs(ORDER, settings())
             with socket.create_connection(vip, timeout=5) as client:
                 assert client.getpeername() == vip
                 server.accept()[0].close()
@@ -165,7 +174,7 @@ def test_a_process_that_is_killed_between_writes_misleads_nobody(pins: NodePins,
     write(Tables(Family.IPV4, pins), {}, have)
     child = os.fork()
     if child == 0:
-        _killed_after(steps, pins, diff(have, want))
+        _killed_after(steps, pins, compute_delta(have, want))
     _, status = os.waitpid(child, 0)
     assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
     with closing(NodePins(pins.folder, cgroup)) as later:
@@ -184,13 +193,13 @@ def _killed_after(steps: int, pins: NodePins, delta: Delta[tuple[str, bytes], by
         if not left[0]:
             os.kill(os.getpid(), signal.SIGKILL)
         left[0] -= 1
-        return bpf(command, attributes)  # type: ignore[arg-type]
+        return call_bpf(command, attributes)  # type: ignore[arg-type]
 
     try:
         for module in ("maps", "programs", "pins"):
-            vars(sys.modules[f"vipwire.linux.bpf.{module}"])["bpf"] = counted
+            vars(sys.modules[f"vipwire.linux.bpf.{module}"])["call_bpf"] = counted
         Tables(Family.IPV4, pins).commit(delta)
-        pins.put_in_force(HOOKS, settings())
+        pins.attach_programs(HOOKS, settings())
     finally:
         os._exit(0)
 
@@ -198,26 +207,28 @@ def _killed_after(steps: int, pins: NodePins, delta: Delta[tuple[str, bytes], by
 def lacks(cgroup: Path) -> str:
     """Ask `vipwire check` for what is missing for this mode, while another one is configured."""
     with own_network():
-        return facts.lacks(replace(Config(), mode="nftables", ebpf=EBPF(cgroup=str(cgroup))), "ebpf")
+        return facts.find_missing_requirement(
+            replace(Config(), mode="nftables", ebpf=EBPF(cgroup=str(cgroup))), "ebpf"
+        )
 
 
 def test_the_probe_leaves_nothing_and_tells_of_an_exclusive_program(cgroup: Path) -> None:
-    probe(cgroup)
+    probe_kernel(cgroup)
     assert lacks(cgroup) == ""
     target = os.open(cgroup, os.O_RDONLY | os.O_DIRECTORY)
     assert not any(list_attached(target, hook)[0] for hook in HOOKS)
     code = bytes.fromhex("b700000001000000" + "9500000000000000")
     theirs = load_program("connect4", code, "GPL", "theirs")
-    bpf(BpfCommand.PROGRAM_ATTACH, struct.pack("=IIIII12x", target, theirs, HOOKS["connect4"], 0, 0))
+    call_bpf(BpfCommand.PROGRAM_ATTACH, struct.pack("=IIIII12x", target, theirs, HOOKS["connect4"], 0, 0))
     try:
         with pytest.raises(UnsupportedError, match=r"connect4.*another owner's program"):
-            probe(cgroup)
+            probe_kernel(cgroup)
         assert "has another owner's program" in lacks(cgroup)
     finally:
-        bpf(BpfCommand.PROGRAM_DETACH, struct.pack("=IIII", target, theirs, HOOKS["connect4"], 0))
+        call_bpf(BpfCommand.PROGRAM_DETACH, struct.pack("=IIII", target, theirs, HOOKS["connect4"], 0))
         os.close(theirs)
     beside = create_link(load_program("connect4", code, "GPL", "theirs"), target, "connect4")
-    probe(cgroup)
+    probe_kernel(cgroup)
     os.close(beside)
     os.close(target)
 
@@ -244,9 +255,9 @@ def test_all_programs_are_listed_that_a_cgroup_and_the_one_above_it_have(cgroup:
 )
 def test_two_capabilities_are_enough_and_one_is_not(cgroup: Path, kept: str, said: str) -> None:
     code = (
-        "import sys; from pathlib import Path; from vipwire.modes.ebpf.probe import probe\n"
+        "import sys; from pathlib import Path; from vipwire.modes.ebpf.probe import probe_kernel\n"
         "from vipwire.errors import UnsupportedError\n"
-        "try: probe(Path(sys.argv[1])); probe(Path(sys.argv[1]), affinity=True)\n"
+        "try: probe_kernel(Path(sys.argv[1])); probe_kernel(Path(sys.argv[1]), affinity=True)\n"
         "except UnsupportedError as error: print(error)\n"
     )
     done = with_capabilities(kept, "-c", code, str(cgroup))
@@ -289,7 +300,7 @@ def test_verifiers_before_6_16_take_the_programs_of_a_process_without_cap_perfmo
 def test_what_is_refused_for_want_of_rights_says_which(tmp_path: Path, held: str, seccomp: int, said: str) -> None:
     (tmp_path / "self").mkdir()
     (tmp_path / "self/status").write_text(f"Name:\tvipwire\nCapEff:\t{held}\nSeccomp:\t{seccomp}\nSpeculation:\t0\n")
-    assert said in why_refused(tmp_path)
+    assert said in explain_bpf_refusal(tmp_path)
 
 
 def test_a_verifier_that_wants_more_rights_is_quoted(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,13 +314,13 @@ def test_a_verifier_that_wants_more_rights_is_quoted(cgroup: Path, monkeypatch: 
 
     monkeypatch.setattr(trying, "load_program", load)
     with pytest.raises(UnsupportedError, match=r"without CAP_PERFMON.*spilled pointer on stack: add that cap"):
-        probe(cgroup)
+        probe_kernel(cgroup)
 
 
 FILTERED = """
 import ctypes, platform, struct, sys
 from pathlib import Path
-from vipwire.modes.ebpf.probe import probe
+from vipwire.modes.ebpf.probe import probe_kernel
 from vipwire.linux.bpf import syscall
 from vipwire.errors import UnsupportedError
 number = syscall.NUMBERS[platform.machine()]
@@ -318,7 +329,7 @@ steps = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *each) for eac
 filter = ctypes.create_string_buffer(struct.pack("@HP", len(code), ctypes.addressof(steps)))
 assert ctypes.CDLL(None).prctl(22, 2, filter, 0, 0) == 0  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER: bpf(2) gives EPERM
 try:
-    probe(Path(sys.argv[1]))
+    probe_kernel(Path(sys.argv[1]))
 except UnsupportedError as error:
     print(error)
 """
@@ -335,7 +346,7 @@ def test_a_process_that_a_filter_keeps_from_bpf_is_told_so(cgroup: Path) -> None
 def test_programs_may_be_loaded_whatever_their_licence(pins: NodePins) -> None:
     """No helper is used that is for the GPL only."""
     binary = build().object
-    maps = {name: pins.take(name).descriptor for name in binary.maps}
+    maps = {name: pins.open_or_create(name).descriptor for name in binary.maps}
     everything = Settings.read(settings())._replace(connected=True, affinity=True)
     constants = Map.constants("constants", everything.packed)
     for hook in HOOKS:
@@ -351,7 +362,7 @@ def test_programs_may_be_loaded_whatever_their_licence(pins: NodePins) -> None:
 
 def test_a_map_of_another_layout_is_replaced_and_the_rest_is_kept(pins: NodePins) -> None:
     """As after an upgrade: what is remembered in sockets stays, programs are loaded anew."""
-    told = pins.take("told4").number
+    told = pins.open_or_create("told4").number
     shape = build().object.maps["frontends4"]
     other = Map.create("older", shape._replace(value_size=shape.value_size + 8))
     pin(other.descriptor, pins.folder / "maps" / "frontends4")
@@ -359,7 +370,7 @@ def test_a_map_of_another_layout_is_replaced_and_the_rest_is_kept(pins: NodePins
     tables, want = Tables(Family.IPV4, pins), objects(Family.IPV4, 5)
     assert tables.observe() == {}
     write(tables, {}, want)
-    pins.put_in_force(HOOKS, settings())
+    pins.attach_programs(HOOKS, settings())
     assert tables.observe() == want
-    assert set(pins.in_force()) == set(HOOKS)
-    assert pins.take("told4").number == told
+    assert set(pins.read_attached_programs()) == set(HOOKS)
+    assert pins.open_or_create("told4").number == told

@@ -59,7 +59,7 @@ def node(request: pytest.FixtureRequest, pods: Path) -> Iterator[EbpfBackend]:
         key = FRONTENDS, frontend_key(parse_address(VIP[0]), Protocol.TCP, VIP[1])
         value = HEAD.pack(Flag.NODE | Flag.POD) + endpoint_slot(parse_address("127.0.0.1"), PORT)
         backend.tables.commit(Delta(added={key: value}))
-        backend.pins.put_in_force(HOOKS, backend.wanted.settings.packed)
+        backend.pins.attach_programs(HOOKS, backend.wanted.settings.packed)
         try:
             yield backend
         finally:
@@ -126,7 +126,7 @@ def test_kubelets_cgroup_may_be_made_late_and_made_anew() -> None:
                     assert reconciler.verify()
                 reconciler.sync()
                 assert not reconciler.verify()
-                assert backend.pins.in_force().keys() == HOOKS.keys()
+                assert backend.pins.read_attached_programs().keys() == HOOKS.keys()
                 held = Settings.read(backend.pins.settings() or b"")
                 assert (held.pods_cgroup, held.pods_level) == ((path.stat().st_ino, 2) if path else (0, 0))
                 if path is not None:
@@ -142,7 +142,7 @@ def test_a_folder_that_is_no_cgroup_is_refused(tmp_path: Path) -> None:
 
 
 def test_connected_udp_sockets_of_pods_need_a_right_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(driver, "capabilities", lambda: frozenset({"CAP_BPF", "CAP_NET_ADMIN"}))
+    monkeypatch.setattr(driver, "read_capabilities", lambda: frozenset({"CAP_BPF", "CAP_NET_ADMIN"}))
     asked = replace(Config(), ebpf=EBPF(connected_udp=True))
     with pytest.raises(UnsupportedError, match=r"CAP_SYS_ADMIN.*hostPID"):
         DRIVER.build(asked, [Family.IPV4], prepare=True)
@@ -156,7 +156,7 @@ def test_who_only_looks_sees_the_programs_as_they_are_wanted(node: EbpfBackend) 
     try:
         assert looking.wanted == node.wanted
         assert looking.wanted.knows_pods
-        assert looking.pins.in_force() == dict.fromkeys(HOOKS, node.wanted.settings.packed)
+        assert looking.pins.read_attached_programs() == dict.fromkeys(HOOKS, node.wanted.settings.packed)
     finally:
         looking.close()
 
@@ -164,7 +164,7 @@ def test_who_only_looks_sees_the_programs_as_they_are_wanted(node: EbpfBackend) 
 def test_settings_of_another_version_are_not_taken_for_ours(node: EbpfBackend) -> None:
     """As while another version runs: a command that looks finds programs that are not as it would have them."""
     before = node.wanted.settings
-    node.pins.put_in_force((), before._replace(affinity=True).packed)
+    node.pins.attach_programs((), before._replace(affinity=True).packed)
     node.adopt_settings(frozenset())
     assert node.wanted.settings == before._replace(affinity=True)
     older = Map.constants("older", before.packed[:-8])

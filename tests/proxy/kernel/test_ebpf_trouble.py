@@ -24,17 +24,17 @@ from vipwire.config.configuration import Config
 from vipwire.config.sections import EBPF
 from vipwire.linux.bpf import maps, pins, programs
 from vipwire.linux.bpf.programs import HOOKS
-from vipwire.linux.bpf.syscall import BpfCommand, bpf
+from vipwire.linux.bpf.syscall import BpfCommand, call_bpf
 from vipwire.model.net import Family
-from vipwire.modes.ebpf.driver import DRIVER, folder
+from vipwire.modes.ebpf.driver import DRIVER, find_node_folder
 from vipwire.modes.ebpf.kernel import LONGEST, EbpfBackend, ProgramSetup, Undone
 from vipwire.modes.ebpf.layout import FRONTENDS, Ours, Settings
 from vipwire.modes.ebpf.pinned import NodePins
-from vipwire.modes.ebpf.remarks import remarks, standing
+from vipwire.modes.ebpf.remarks import find_remarks, find_standing_remarks
 from vipwire.modes.inspection import Remark
 from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.mode import MODE as NFTABLES
-from vipwire.reconcile.delta import diff
+from vipwire.reconcile.delta import compute_delta
 
 pytestmark = pytest.mark.kernel
 
@@ -49,8 +49,8 @@ def backend(cgroup: Path) -> Iterator[EbpfBackend]:
         wanted = ProgramSetup(Settings.read(settings()))
         found = EbpfBackend(Family.IPV4, NftablesBackend(Family.IPV4), made, wanted, tuple(HOOKS))
         with closing(found):
-            found.commit(diff({}, {**found.render_node(node_plan()), **objects(Family.IPV4, 6)}))
-            assert set(made.in_force()) == set(HOOKS)
+            found.commit(compute_delta({}, {**found.render_node(node_plan()), **objects(Family.IPV4, 6)}))
+            assert set(made.read_attached_programs()) == set(HOOKS)
             found.observe()
             yield found
 
@@ -63,10 +63,10 @@ def refuse(monkeypatch: pytest.MonkeyPatch) -> Refuse:
     def called(command: BpfCommand, attributes: object) -> int:
         if command in refused:
             raise OSError(refused[command], os.strerror(refused[command]))
-        return bpf(command, attributes)  # type: ignore[arg-type]
+        return call_bpf(command, attributes)  # type: ignore[arg-type]
 
     for module in (maps, programs, pins):
-        monkeypatch.setattr(module, "bpf", called)
+        monkeypatch.setattr(module, "call_bpf", called)
 
     def refusing(*commands: BpfCommand, code: int = errno.ENOMEM) -> None:
         refused.clear()
@@ -86,9 +86,9 @@ def test_what_could_not_be_written_is_told_left_to_the_rules_and_tried_again(
     caplog.set_level(logging.INFO)
     before, after = objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)
     refuse(BpfCommand.MAP_UPDATE, BpfCommand.UPDATE_BATCH)
-    backend.commit(diff(before, after))
+    backend.commit(compute_delta(before, after))
     assert ours(backend) == {}, "an old pool would mislead"
-    assert set(backend.pins.in_force()) == set(HOOKS)
+    assert set(backend.pins.read_attached_programs()) == set(HOOKS)
     assert not backend.changed(), "it was nobody else"
     for _ in range(3):
         assert (backend.housekeeping_due() or 0) <= LONGEST
@@ -110,9 +110,9 @@ def test_the_rules_have_their_turns_and_what_failed_is_not_tried_earlier_for_tha
     monkeypatch.setattr(backend.rules, "housekeeping_due", lambda: 0.0)
     monkeypatch.setattr(backend.rules, "housekeep", lambda: turns.append("rules"))
     refuse(BpfCommand.MAP_UPDATE, BpfCommand.UPDATE_BATCH)
-    backend.commit(diff(objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)))
+    backend.commit(compute_delta(objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)))
     assert backend.housekeeping_due() == 0.0
-    monkeypatch.setattr(backend, "_try", lambda _: turns.append("programs"))
+    monkeypatch.setattr(backend, "_write_or_note_failure", lambda _: turns.append("programs"))
     monkeypatch.setattr(Undone, "due", lambda *_: 7.0)
     backend.housekeep()
     assert turns == ["rules"]
@@ -124,9 +124,9 @@ def test_the_rules_have_their_turns_and_what_failed_is_not_tried_earlier_for_tha
 def test_what_has_changed_meanwhile_is_written_as_it_is_now(backend: EbpfBackend, refuse: Refuse) -> None:
     first, second, third = objects(Family.IPV4, 6), objects(Family.IPV4, 8), objects(Family.IPV4, 3, 3)
     refuse(BpfCommand.MAP_UPDATE, BpfCommand.UPDATE_BATCH)
-    backend.commit(diff(first, second))
+    backend.commit(compute_delta(first, second))
     refuse()
-    backend.commit(diff(second, third))
+    backend.commit(compute_delta(second, third))
     backend.housekeep()
     assert ours(backend) == third
 
@@ -136,30 +136,30 @@ def test_programs_are_taken_out_of_force_where_a_map_cannot_be_corrected(
 ) -> None:
     before, after = objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)
     refuse(BpfCommand.MAP_UPDATE, BpfCommand.UPDATE_BATCH, BpfCommand.MAP_DELETE)
-    backend.commit(diff(before, after))
-    assert FORTH.isdisjoint(backend.pins.in_force())
+    backend.commit(compute_delta(before, after))
+    assert FORTH.isdisjoint(backend.pins.read_attached_programs())
     refuse()
     backend.housekeep()
     assert ours(backend) == after
-    assert set(backend.pins.in_force()) == set(HOOKS)
+    assert set(backend.pins.read_attached_programs()) == set(HOOKS)
 
 
 def test_a_map_that_somebody_has_frozen_is_replaced(backend: EbpfBackend) -> None:
     before, after = objects(Family.IPV4, 6), objects(Family.IPV4, 7, 3)
-    frozen = backend.pins.held("frontends4")
-    bpf(BpfCommand.MAP_FREEZE, struct.pack("=I", frozen.descriptor))
+    frozen = backend.pins.require_map("frontends4")
+    call_bpf(BpfCommand.MAP_FREEZE, struct.pack("=I", frozen.descriptor))
     number = frozen.number
-    backend.commit(diff(before, after))
+    backend.commit(compute_delta(before, after))
     assert ours(backend) == after
-    assert backend.pins.held("frontends4").number != number
-    assert set(backend.pins.in_force()) == set(HOOKS)
+    assert backend.pins.require_map("frontends4").number != number
+    assert set(backend.pins.read_attached_programs()) == set(HOOKS)
 
 
 def test_status_says_how_programs_and_maps_stand(backend: EbpfBackend, cgroup: Path) -> None:
     config = replace(Config(), ebpf=EBPF(cgroup=str(cgroup)))
 
     def said() -> dict[str, str]:
-        return {each.what: each.said for each in standing(config, backend.pins.folder)}
+        return {each.what: each.said for each in find_standing_remarks(config, backend.pins.folder)}
 
     whole = said()
     assert whole.keys() - {"other programs"} == {"in force", "maps of IPv4"}, "somebody may have some at the root"
@@ -171,7 +171,7 @@ def test_status_says_how_programs_and_maps_stand(backend: EbpfBackend, cgroup: P
     theirs = programs.create_link(program, target, "connect4")
     for each in (program, target):
         os.close(each)
-    backend.pins.take_out(["connect6"])
+    backend.pins.detach_programs(["connect6"])
     assert said()["in force"] == f"8 of 9 programs, for {cgroup}; not connect6"
     assert said()["other programs"].startswith("other programs also run at connect4")
     os.close(theirs)
@@ -189,7 +189,7 @@ def test_check_names_service_meshes_that_would_see_endpoints(
 
     def said(clients: str) -> list[Remark]:
         config = replace(Config(), ebpf=EBPF(cgroup=str(cgroup), clients=clients))
-        found = list(remarks(config, backend.pins.folder, tmp_path))
+        found = list(find_remarks(config, backend.pins.folder, tmp_path))
         assert found[0].said == f"can be loaded, and attached to {cgroup}"
         return [each for each in found if each.what == "service mesh"]
 
@@ -202,15 +202,15 @@ def test_check_names_service_meshes_that_would_see_endpoints(
 def test_programs_whose_maps_were_replaced_are_not_left_in_force(backend: EbpfBackend, refuse: Refuse) -> None:
     """The maps have grown, and the programs for the larger ones are not loaded."""
     before, after = objects(Family.IPV4, 6), objects(Family.IPV4, 6, 3)
-    bpf(BpfCommand.MAP_FREEZE, struct.pack("=I", backend.pins.held("frontends4").descriptor))
+    call_bpf(BpfCommand.MAP_FREEZE, struct.pack("=I", backend.pins.require_map("frontends4").descriptor))
     refuse(BpfCommand.PROGRAM_LOAD)
-    backend.commit(diff(before, after))
+    backend.commit(compute_delta(before, after))
     with closing(NodePins(backend.pins.folder, None)) as others:
         assert not any(others.link(hook) for hook in ("connect4", "sendmsg4"))
     refuse()
     backend.housekeep()
     assert ours(backend) == after
-    assert set(backend.pins.in_force()) == set(HOOKS)
+    assert set(backend.pins.read_attached_programs()) == set(HOOKS)
 
 
 HOLDERS = ("a process", "a bind mount", "a socket")
@@ -219,9 +219,9 @@ HOLDERS = ("a process", "a bind mount", "a socket")
 def leave_programs(cgroup: Path, mount: Path, holder: str, stack: ExitStack) -> NodePins:
     """Put programs in force in a network namespace that only the holder holds from then on."""
     assert ctypes.CDLL(None, use_errno=True).unshare(0x40000000) == 0  # CLONE_NEWNET, of this thread
-    left = NodePins(folder(), cgroup)
+    left = NodePins(find_node_folder(), cgroup)
     stack.callback(left.remove)
-    left.put_in_force(HOOKS, settings())
+    left.attach_programs(HOOKS, settings())
     left.close()
     if holder == "a process":
         process = stack.enter_context(subprocess.Popen(["sleep", "600"]))
@@ -251,7 +251,7 @@ def test_programs_of_a_network_namespace_that_is_gone_are_removed_and_no_others(
     nodes: dict[str, NodePins], cgroup: Path, command: str
 ) -> None:
     config = replace(Config(), ebpf=EBPF(cgroup=str(cgroup)))
-    before = {each.what: each.said for each in remarks(config, folder())}
+    before = {each.what: each.said for each in find_remarks(config, find_node_folder())}
     assert "deleted network namespaces" in before["programs left"]
     if command == "cleanup":
         subprocess.run([sys.executable, "-m", "vipwire", "cleanup"], check=True)
@@ -260,11 +260,13 @@ def test_programs_of_a_network_namespace_that_is_gone_are_removed_and_no_others(
         assert left is not None
         left.before_rules()
     assert not nodes["nothing"].exists
-    assert all(set(nodes[holder].in_force()) == set(HOOKS) for holder in HOLDERS)
-    assert "programs left" not in {each.what for each in remarks(config, folder())}
+    assert all(set(nodes[holder].read_attached_programs()) == set(HOOKS) for holder in HOLDERS)
+    assert "programs left" not in {each.what for each in find_remarks(config, find_node_folder())}
 
 
-REMOVE = "from pathlib import Path; from vipwire.modes.ebpf.pinned import remove_gone; remove_gone(Path())"
+REMOVE = (
+    "from pathlib import Path; from vipwire.modes.ebpf.pinned import remove_gone_nodes; remove_gone_nodes(Path())"
+)
 
 
 @pytest.mark.parametrize("without", ["the inode number", "CAP_SYS_ADMIN"])
@@ -278,4 +280,4 @@ def test_programs_stay_where_the_kernel_does_not_tell_whether_a_namespace_is_gon
         for each in nodes.values():
             shutil.rmtree(each.folder / "netns")
     subprocess.run(command, check=True)
-    assert all(set(each.in_force()) == set(HOOKS) for each in nodes.values())
+    assert all(set(each.read_attached_programs()) == set(HOOKS) for each in nodes.values())

@@ -17,7 +17,7 @@ from tests.fakes.own_network import own_network, run
 from tests.proxy.kernel.test_inspect_commands import as_json, vipwire
 from tests.proxy.unit.inspected import PODS, example, make_config
 
-from vipwire.linux.bpf.syscall import BpfCommand, address_of, bpf, buffer_of
+from vipwire.linux.bpf.syscall import BpfCommand, address_of, buffer_of, call_bpf
 from vipwire_lab.cluster import manifests
 from vipwire_lab.cluster.manifests import Backend, Port
 from vipwire_lab.namespaces.topology import DEFAULT
@@ -349,8 +349,8 @@ def test_filters_at_an_interface_may_do_anything(flags: list[str]) -> None:
 def test_programs_at_an_interface_may_do_anything(flags: list[str], sort: str, hook: int, kind: int) -> None:
     code, licence = buffer_of(struct.pack("=QQ", 0x2_0000_00B7, 0x95)), buffer_of(b"GPL\0")  # r0 = 2; exit
     loading = struct.pack("=IIQQ24x16sII", kind, 2, address_of(code), address_of(licence), b"others", 0, 0)
-    program = bpf(BpfCommand.PROGRAM_LOAD, loading)
-    link = bpf(BpfCommand.LINK_CREATE, struct.pack("=IIII32x", program, socket.if_nametoindex("lo"), hook, 0))
+    program = call_bpf(BpfCommand.PROGRAM_LOAD, loading)
+    link = call_bpf(BpfCommand.LINK_CREATE, struct.pack("=IIII32x", program, socket.if_nametoindex("lo"), hook, 0))
     try:
         judge(flags, "other")
         assert [each["table"] for each in kernel(flags)["earlier"]] == [f"{sort} at lo"]

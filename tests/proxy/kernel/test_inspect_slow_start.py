@@ -17,7 +17,7 @@ from vipwire.inspect.node.situation import observe_situation, open_kernel
 from vipwire.inspect.node.source import list_once, make_source
 from vipwire.model.spread import Spread
 from vipwire.plan.plan import Forward, Frontend, ServicePlan
-from vipwire.reconcile.delta import diff
+from vipwire.reconcile.delta import compute_delta
 from vipwire_lab.cluster import manifests
 from vipwire_lab.namespaces.topology import DEFAULT
 
@@ -67,7 +67,7 @@ def program(config: Config) -> None:
             for plan in side.plans.values():
                 rendered = side.mode.render(young(plan))
                 objects.update({**rendered.own, **rendered.shared})
-            side.mode.commit(diff({}, objects))
+            side.mode.commit(compute_delta({}, objects))
 
 
 def shown(config: Config, *arguments: str) -> tuple[int, Any]:

@@ -17,10 +17,10 @@ from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol, format_address, parse_address
 from vipwire.model.service import EndpointPort, EndpointSlice, Service, TrafficPolicy
 from vipwire.modes.iptables.access.tool_access import Known, LockWait, RuleAccess, Written
-from vipwire.modes.iptables.driver import build, leftovers, rule_access
+from vipwire.modes.iptables.driver import build_backends, build_leftover_backends, build_rule_access
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.nfacct import read_counter
-from vipwire.modes.iptables.probe import choose_variant, presence, probe
+from vipwire.modes.iptables.probe import choose_variant, find_presence, probe_matches
 from vipwire.modes.iptables.rules.names import Key, Rules
 from vipwire.modes.iptables.rules.script import RestoreInput
 from vipwire.modes.iptables.rules.settings import RuleSettings
@@ -105,8 +105,8 @@ def started(
     tool: IptablesTool, count: int = 30, settings: RuleSettings = FULL, writer: RuleAccess | None = None
 ) -> tuple[Reconciler[Key, Rules], IptablesBackend]:
     """Start a proxy on what the kernel holds, with so many Services, and sync it."""
-    able, _ = probe(tool, settings)
-    backend = opened(IptablesBackend(tool, able, writer=writer or rule_access(tool, LockWait())))
+    able, _ = probe_matches(tool, settings)
+    backend = opened(IptablesBackend(tool, able, writer=writer or build_rule_access(tool, LockWait())))
     reconciler: Reconciler[Key, Rules] = Reconciler(backend)
     node = node_plan(tool.family)
     reconciler.desire_node(backend.render_node(node))
@@ -165,7 +165,7 @@ def test_changes_step_by_step_end_where_one_step_ends(tool: IptablesTool) -> Non
         reconciler.sync()
         assert not backend.changed()
     found = saved(tool)
-    for each in leftovers([tool.family]):
+    for each in build_leftover_backends([tool.family]):
         opened(each).delete()
     whole, _ = started(tool, 0)
     for subject, slices in services(tool.family, 24)[8:]:
@@ -178,7 +178,7 @@ class Company:
     """Somebody else writes right after us, before we look."""
 
     def __init__(self, tool: IptablesTool) -> None:
-        self._tool, self._writer, self.harm = tool, rule_access(tool, LockWait()), ""
+        self._tool, self._writer, self.harm = tool, build_rule_access(tool, LockWait()), ""
         self.batch = self._writer.batch
 
     def read(self, known: Callable[[], Known]) -> Mapping[str, Chains]:
@@ -216,7 +216,7 @@ def test_what_others_change_while_we_write_is_noticed(tool: IptablesTool, harm: 
 
 def test_one_familys_commits_are_not_foreign_to_the_other(variant: Variant) -> None:
     run(f"iptables-{variant.value} -t mangle -N KUBE-KUBELET-CANARY")
-    built, _ = build(list(Family), FULL, prepare=True)
+    built, _ = build_backends(list(Family), FULL, prepare=True)
     syncs = []
     for family, backend in built.items():
         opened(backend)
@@ -266,7 +266,7 @@ def test_the_holder_of_the_lock_is_named() -> None:
         assert process.stdout.readline()
         with pytest.raises(CommitError, match=rf"held by process {process.pid} \(python"):
             tool.restore("*filter\n:KUBE-PROXY-PROBE - [0:0]\nCOMMIT\n", wait=1)
-        able, (note,) = probe(tool, FULL)
+        able, (note,) = probe_matches(tool, FULL)
         assert able == FULL, "what cannot be tried is taken to be there"
         assert "xtables lock" in note.reason
         process.communicate()
@@ -288,8 +288,8 @@ def test_rules_are_counted_only_where_their_number_chooses_the_variant(family: F
     run(f"{program}-legacy -t nat -N KUBE-SERVICES")
     choice = choose_variant([family])
     assert (choice.variant, choice.both) == (Variant.LEGACY, True)
-    assert presence(Variant.NFT, [family]).rules == 1, "any"
-    assert presence(Variant.NFT, [family], exact=True).rules == 3
+    assert find_presence(Variant.NFT, [family]).rules == 1, "any"
+    assert find_presence(Variant.NFT, [family], exact=True).rules == 3
 
 
 def test_the_counters_of_rules_are_read_without_the_tools(tool: IptablesTool) -> None:
@@ -346,14 +346,14 @@ def send(family: Family, destination: Address, port: int, times: int) -> None:
 def test_rules_of_both_kinds_are_reported() -> None:
     run("iptables-nft -A INPUT -p tcp --dport 1 -j DROP")
     run("iptables-legacy -A INPUT -p tcp --dport 1 -j DROP")
-    built, notes = build([Family.IPV4], FULL, prepare=True)
+    built, notes = build_backends([Family.IPV4], FULL, prepare=True)
     opened(built[Family.IPV4])
     assert any("both iptables-nft and iptables-legacy" in note.what for note in notes)
 
 
 def test_the_probe_leaves_nothing_and_the_counters_count(tool: IptablesTool) -> None:
     before = saved(tool)
-    able, notes = probe(tool, FULL)
+    able, notes = probe_matches(tool, FULL)
     assert saved(tool) == before
     assert not notes, "this kernel has everything"
     assert able == FULL
@@ -370,7 +370,7 @@ def test_a_feature_that_is_missing_is_done_without(tool: IptablesTool, monkeypat
         restore(self, text, wait)
 
     monkeypatch.setattr(IptablesTool, "restore", without_recent)
-    able, (note,) = probe(tool, FULL)
+    able, (note,) = probe_matches(tool, FULL)
     assert not able.affinity
     assert note.what == "recent"
     reconciler, _ = started(tool)
@@ -387,8 +387,8 @@ def test_kube_proxys_text_is_taken_over_with_the_differences_only(tool: Iptables
         text = text.replace("172.30.0.41", "fd00:172::41").replace("10.0.0.0/8", "fd00:10::/64")
         text = text.replace("10.180.0.1:80", "[fd00:10::1]:80").replace("10.180.0.1", "fd00:10::1")
     tool.restore(text)
-    able, _ = probe(tool, RuleSettings(tree=False, counters=False, localhost_node_ports=False))
-    backend = opened(IptablesBackend(tool, able, writer=rule_access(tool, LockWait())))
+    able, _ = probe_matches(tool, RuleSettings(tree=False, counters=False, localhost_node_ports=False))
+    backend = opened(IptablesBackend(tool, able, writer=build_rule_access(tool, LockWait())))
     reconciler: Reconciler[Key, Rules] = Reconciler(backend)
     node = node_plan(tool.family)
     reconciler.desire_node(backend.render_node(node))

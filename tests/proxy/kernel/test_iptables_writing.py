@@ -16,7 +16,7 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.iptables.access.nft_access import NftAccess
 from vipwire.modes.iptables.access.tool_access import LockWait
-from vipwire.modes.iptables.driver import build, rule_access, samples, unreadable_rules
+from vipwire.modes.iptables.driver import build_backends, build_rule_access, build_sample_rules, find_unreadable_rules
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.nfacct import ensure_counters
 from vipwire.modes.iptables.rules.names import FILTER, FIREWALL, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, Key, Rules
@@ -53,10 +53,10 @@ def dumped(family: Family) -> dict[tuple[str, str], tuple[NetfilterHook | None, 
         for table in ("filter", "nat", "mangle"):
             rules: dict[str, list[bytes]] = {}
             for payload in sock.dump(MessageType.GETRULE, encode.list_objects(family, table)):
-                rule = decode.rule(payload)
+                rule = decode.decode_rule(payload)
                 rules.setdefault(rule.chain, []).append(reset_counter(rule.expressions))
             for payload in sock.dump(MessageType.GETCHAIN, encode.list_objects(family, table)):
-                chain = decode.chain(payload)
+                chain = decode.decode_chain(payload)
                 if chain.table == table:
                     found[table, chain.name] = (chain.hook, rules.get(chain.name, []))
     return found
@@ -67,7 +67,9 @@ class Proxy:
 
     def __init__(self, tool: IptablesTool, *, by_tools: bool) -> None:
         self.tool = tool
-        self.backend = IptablesBackend(tool, RuleSettings(), writer=rule_access(tool, LockWait(), by_tools=by_tools))
+        self.backend = IptablesBackend(
+            tool, RuleSettings(), writer=build_rule_access(tool, LockWait(), by_tools=by_tools)
+        )
         self.reconciler: Reconciler[Key, Rules] = Reconciler(self.backend)
         self.node: NodePlan = node_plan(tool.family)
         self.reconciler.desire_node(self.backend.render_node(self.node))
@@ -112,13 +114,15 @@ def test_iptables_nft_would_have_written_the_same(family: Family) -> None:
 
 def test_a_rule_of_every_kind_is_shown_as_it_was_written(family: Family) -> None:
     tool = IptablesTool(family, Variant.NFT, "a test")
-    writer = rule_access(tool, LockWait())
+    writer = build_rule_access(tool, LockWait())
     assert isinstance(writer, NftAccess)
     before = saved(tool)
-    assert not unreadable_rules(tool, RuleSettings())
+    assert not find_unreadable_rules(tool, RuleSettings())
     assert saved(tool) == before
-    parts = {table: TablePart({"KUBE-X": rules}) for table, rules in samples(family, RuleSettings()).items()}
-    writer.transact(RestoreInput(parts))
+    parts = {
+        table: TablePart({"KUBE-X": rules}) for table, rules in build_sample_rules(family, RuleSettings()).items()
+    }
+    writer.send_transaction(RestoreInput(parts))
     ours = dumped(family)
     with machine():
         tool.restore(RestoreInput(parts).text)
@@ -129,7 +133,7 @@ def test_a_rule_of_every_kind_is_shown_as_it_was_written(family: Family) -> None
 def test_what_this_iptables_does_not_show_is_left_to_it(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IptablesTool, "chain", lambda _self, _table, _chain: [])
     run(f"{'iptables' if family is Family.IPV4 else 'ip6tables'}-nft -t mangle -N KUBE-KUBELET-CANARY")
-    built, notes = build([family], RuleSettings(), prepare=True)
+    built, notes = build_backends([family], RuleSettings(), prepare=True)
     (backend,) = built.values()
     assert any(note.what == "writing rules with the iptables tool" for note in notes)
     reconciler: Reconciler[Key, Rules] = Reconciler(backend)
@@ -147,8 +151,8 @@ def _commits_of_a_first_sync(family: Family, *, by_tools: bool) -> int:
     with machine(), NetlinkSocket(NETLINK_NETFILTER) as sock:
 
         def generation() -> int:
-            (answer,) = sock.request(MessageType.GETGEN, encode.ask_generation())
-            return decode.generation(answer.payload).id
+            (answer,) = sock.request(MessageType.GETGEN, encode.request_generation())
+            return decode.decode_generation(answer.payload).id
 
         before = generation()
         proxy = Proxy(IptablesTool(family, Variant.NFT, "a test"), by_tools=by_tools)
@@ -253,7 +257,7 @@ def test_what_is_read_is_what_the_tool_shows(family: Family) -> None:
     for subject, slices in services(family, 20):
         proxy.reconciler.desire(subject.name, plan_service(proxy.node, subject, slices))
     proxy.reconciler.sync()
-    ours, theirs = rule_access(tool, LockWait()), rule_access(tool, LockWait(), by_tools=True)
+    ours, theirs = build_rule_access(tool, LockWait()), build_rule_access(tool, LockWait(), by_tools=True)
     shown = theirs.read(dict)
     found = ours.read(dict)
     for table, chains in shown.items():
@@ -273,7 +277,7 @@ def test_a_rule_that_is_not_understood_is_read_by_the_tool(family: Family) -> No
     proxy.reconciler.sync()
     run(f"{tool.name} -t nat -I KUBE-MARK-MASQ -p tcp -m multiport --dports 80,81 -j RETURN")
     run(f"{tool.name} -t nat -A PREROUTING -p tcp -m multiport --dports 80,81 -j RETURN")
-    access = rule_access(tool, LockWait())
+    access = build_rule_access(tool, LockWait())
     assert "-p tcp -m multiport --dports 80,81 -j RETURN" in access.read(dict)["nat"]["KUBE-MARK-MASQ"]
     assert proxy.reconciler.verify()
     assert proxy.reconciler.sync().repaired

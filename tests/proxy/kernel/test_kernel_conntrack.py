@@ -28,7 +28,7 @@ from vipwire.linux.netlink.conntrack import (
 )
 from vipwire.linux.netlink.message import Acknowledgement
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
-from vipwire.linux.netlink.socket_filter import beginnings_and_ends
+from vipwire.linux.netlink.socket_filter import pass_new_and_ended_flows
 from vipwire.model.net import Address, Family, Protocol, parse_address
 
 pytestmark = pytest.mark.kernel
@@ -148,7 +148,7 @@ def talk(client: socket.socket, to: tuple[str, int], server: socket.socket) -> N
 
 def all_flows(table: FlowTable, network: Network) -> dict[int, Flow]:
     """Read the flows by client port, without those that the namespace makes by itself (ICMPv6)."""
-    return {flow.source_port: flow for flow in table.flows(network.family) if flow.protocol in (6, 17)}
+    return {flow.source_port: flow for flow in table.list_flows(network.family) if flow.protocol in (6, 17)}
 
 
 LINE = re.compile(
@@ -190,9 +190,9 @@ def test_a_dump_is_what_conntrack_prints(network: Network, table: FlowTable) -> 
     assert bool(flows[TO_FIRST[0]].status & STATUS_SEEN_REPLY)
     assert not flows[5000].status & STATUS_SEEN_REPLY
     assert 0 < flows[TO_FIRST[0]].timeout <= 600
-    udp = set(table.flows(network.family, Protocol.UDP))
+    udp = set(table.list_flows(network.family, Protocol.UDP))
     assert {flow.source_port for flow in udp} == flows.keys() - {TO_FIRST[50]}
-    assert [flow.source_port for flow in table.flows(network.family, Protocol.UDP, 9)] == [5000]
+    assert [flow.source_port for flow in table.list_flows(network.family, Protocol.UDP, 9)] == [5000]
 
 
 def test_exactly_the_stale_flows_go_and_their_clients_reach_a_living_endpoint(
@@ -213,7 +213,7 @@ def test_exactly_the_stale_flows_go_and_their_clients_reach_a_living_endpoint(
     network.translate(0, 0)  # the second endpoint is gone
     talk(clients[TO_SECOND[0]], (network.vip, 53), servers[1])  # and yet the flow still goes there
 
-    assert table.purge(network.staleness(0)) == FlowDeletions(examined=len(before), deleted=3)
+    assert table.delete_judged(network.staleness(0)) == FlowDeletions(examined=len(before), deleted=3)
 
     after = all_flows(table, network)
     assert before.keys() - after.keys() == {TO_FIRST[9], TO_SECOND[0], TO_SECOND[1]}
@@ -238,7 +238,7 @@ def test_what_waits_for_an_ejected_endpoint_goes_to_another(network: Network, ta
     network.open(network.client, TO_FIRST[0]).sendto(b"another's", (network.vip, 53))
     network.translate(0, 0)  # the second endpoint is ejected
     place = (17, parse_address(network.endpoints[1]), 53)
-    assert table.purge(Unanswered(frozenset({place}), frozenset({53}))).deleted == 1
+    assert table.delete_judged(Unanswered(frozenset({place}), frozenset({53}))).deleted == 1
     assert all_flows(table, network).keys() == {TO_SECOND[1], 5000, TO_FIRST[0]}
     servers[0].recv(100)
     talk(silent, (network.vip, 53), servers[0])
@@ -258,7 +258,7 @@ def test_a_connection_that_began_without_rules_is_translated_at_its_next_packet(
     server.listen()
     answered = network.open(network.client, TO_FIRST[2], socket.SOCK_STREAM)
     answered.connect((network.vip, 53))
-    deletions = table.purge(Untranslated(frozenset({network.key("vip")})))
+    deletions = table.delete_judged(Untranslated(frozenset({network.key("vip")})))
     assert (deletions.examined, deletions.deleted) == (2, 1)
     accepted = [server.accept(), server.accept()]
     network.sockets.extend(connection for connection, _ in accepted)
@@ -268,11 +268,11 @@ def test_a_connection_that_began_without_rules_is_translated_at_its_next_packet(
 def test_a_flow_is_deleted_once_and_never_its_successor(network: Network, table: FlowTable) -> None:
     client = network.open(network.client, 5000)
     client.sendto(b"?", (network.elsewhere, 9))
-    (first,) = table.flows(network.family, Protocol.UDP)
+    (first,) = table.list_flows(network.family, Protocol.UDP)
     assert table.delete([first]) == 1
     assert table.delete([first, first]) == 0
     client.sendto(b"?", (network.elsewhere, 9))
-    (second,) = table.flows(network.family, Protocol.UDP)
+    (second,) = table.list_flows(network.family, Protocol.UDP)
     assert second[:9] == first[:9]
     if second.identifier != first.identifier:  # the kernel hashes its address: the same memory has the same number
         assert table.delete([first]) == 0
@@ -299,7 +299,7 @@ def test_a_flow_that_a_flowtable_has_keeps_no_other(network: Network, monkeypatc
         talk(network.open(network.client, number), (network.vip, 53), servers[0])
     monkeypatch.setattr("vipwire.linux.conntrack.flows.NetlinkSocket", Older)
     with FlowTable() as table:
-        assert table.purge(network.staleness(1)) == FlowDeletions(examined=3, deleted=2, held=1)
+        assert table.delete_judged(network.staleness(1)) == FlowDeletions(examined=3, deleted=2, held=1)
 
 
 def test_of_many_flows_those_that_are_to_go_are_deleted(network: Network, table: FlowTable) -> None:
@@ -307,8 +307,8 @@ def test_of_many_flows_those_that_are_to_go_are_deleted(network: Network, table:
     for port in range(10000, 15000):
         client.sendto(b"?", (network.vip, port))
     frontends: UdpFrontends = {(network.key("vip"), port): network.serving(0) for port in range(10000, 14500)}
-    assert table.purge(Staleness(frontends)).deleted == 4500
-    assert sorted(flow.destination_port for flow in table.flows(network.family, Protocol.UDP)) == [
+    assert table.delete_judged(Staleness(frontends)).deleted == 4500
+    assert sorted(flow.destination_port for flow in table.list_flows(network.family, Protocol.UDP)) == [
         *range(14500, 15000)
     ]
 
@@ -317,18 +317,18 @@ def test_a_dump_that_was_left_half_way_does_not_disturb_the_next(network: Networ
     client = network.open(network.client, 5000)
     for port in range(10000, 12000):
         client.sendto(b"?", (network.vip, port))
-    next(table.flows(network.family))
-    assert sum(flow.protocol == Protocol.UDP for flow in table.flows(network.family)) == 2000
+    next(table.list_flows(network.family))
+    assert sum(flow.protocol == Protocol.UDP for flow in table.list_flows(network.family)) == 2000
 
 
 def test_a_flow_in_a_zone_is_left_by_a_sweep_and_found_by_a_deletion(network: Network, table: FlowTable) -> None:
     run("nft -f -", "table inet z { chain o { type filter hook output priority raw; ct original zone set 5; }; }\n")
     network.open(network.client, 5000).sendto(b"?", (network.vip, 53))
-    (flow,) = table.flows(network.family, Protocol.UDP)
+    (flow,) = table.list_flows(network.family, Protocol.UDP)
     assert flow.zone == 5
-    assert table.purge(network.staleness(0)) == FlowDeletions(1, 0)
+    assert table.delete_judged(network.staleness(0)) == FlowDeletions(1, 0)
     assert table.delete([flow]) == 1
-    assert list(table.flows(network.family, Protocol.UDP)) == []
+    assert list(table.list_flows(network.family, Protocol.UDP)) == []
 
 
 def test_the_kernel_tells_of_new_and_destroyed_flows(network: Network, table: FlowTable) -> None:
@@ -336,7 +336,7 @@ def test_the_kernel_tells_of_new_and_destroyed_flows(network: Network, table: Fl
         events.join(GROUP_NEW)
         events.join(GROUP_DESTROY)
         network.open(network.client, 5000).sendto(b"?", (network.elsewhere, 9))
-        (flow,) = table.flows(network.family, Protocol.UDP)
+        (flow,) = table.list_flows(network.family, Protocol.UDP)
         table.delete([flow])
         heard: list[FlowEvent] = []
         while len(heard) < 2 and select.select([events], [], [], 60)[0]:
@@ -359,7 +359,7 @@ def test_only_beginnings_and_bad_ends_come_of_the_endpoints_that_are_watched(
     others = [parse_address(f"10.9.{number // 200}.{number % 200}") for number in range(600)]
     endpoints = [parse_address(address) for address in network.endpoints]
     with NetlinkSocket(NETLINK_NETFILTER) as events:
-        events.filter(beginnings_and_ends([*others, *endpoints], {Protocol.TCP}))
+        events.filter(pass_new_and_ended_flows([*others, *endpoints], {Protocol.TCP}))
         for group in (GROUP_NEW, GROUP_DESTROY):
             events.join(group)
         talk(network.open(network.client, TO_FIRST[1]), (network.vip, 53), servers[0])  # UDP is not asked for
@@ -372,7 +372,7 @@ def test_only_beginnings_and_bad_ends_come_of_the_endpoints_that_are_watched(
         silent = network.open(network.client, 5000, tcp)
         silent.settimeout(0)
         silent.connect_ex((network.elsewhere, 9))  # another address than those that are watched
-        events.filter(beginnings_and_ends([network.key("elsewhere")], set(Protocol)))
+        events.filter(pass_new_and_ended_flows([network.key("elsewhere")], set(Protocol)))
         network.open(network.client, 5001).sendto(b"?", (network.elsewhere, 9))
         heard: list[FlowEvent] = []
         while len(heard) < 4 and select.select([events], [], [], 60)[0]:
@@ -390,7 +390,7 @@ def test_only_beginnings_and_bad_ends_come_of_the_endpoints_that_are_watched(
         with pytest.raises(NetlinkError) as error:
             asker.request(CT_GET, encode_lookup(heard[1].flow))
         assert error.value.errno == errno.ENOENT
-    table.delete(table.flows(network.family, Protocol.UDP))
+    table.delete(table.list_flows(network.family, Protocol.UDP))
 
 
 def test_without_the_capability_the_error_names_it() -> None:
@@ -398,7 +398,7 @@ def test_without_the_capability_the_error_names_it() -> None:
 import vipwire.linux.conntrack.flows, vipwire.errors, vipwire.linux.host.kernel, vipwire.model.net
 for attempt in (
     vipwire.linux.host.kernel.require_nftables,
-    lambda: list(vipwire.linux.conntrack.flows.FlowTable().flows(vipwire.model.net.Family.IPV4)),
+    lambda: list(vipwire.linux.conntrack.flows.FlowTable().list_flows(vipwire.model.net.Family.IPV4)),
 ):
     try:
         attempt()

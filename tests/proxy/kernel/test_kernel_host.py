@@ -14,11 +14,11 @@ from vipwire.inspect.explain.routes import obstacle_towards
 from vipwire.linux.host.addresses import AddressWatch, LocalAddress, read_addresses
 from vipwire.linux.host.kernel import require_nftables
 from vipwire.linux.host.local_networks import LocalRouteWatch, read_local_networks
-from vipwire.linux.host.settings import apply_sysctls, router_sysctls
+from vipwire.linux.host.settings import apply_sysctls, list_router_sysctls
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Family, Prefix, parse_address
 from vipwire.model.sysctl import Sysctl
-from vipwire.proxy_daemon.start.machine import forwarding_sysctls
+from vipwire.proxy_daemon.start.machine import list_forwarding_sysctls
 
 pytestmark = pytest.mark.kernel
 
@@ -140,11 +140,11 @@ def test_forwarding_is_switched_on_and_told(network: int) -> None:
     assert network
     for file in FORWARDING:
         file.write_text("0\n")
-    report = apply_sysctls(forwarding_sysctls(Family))
+    report = apply_sysctls(list_forwarding_sysctls(Family))
     assert [change.new for change in report.changed] == [1, 1]
     assert report.obstacles == ()
     assert [file.read_text() for file in FORWARDING] == ["1\n", "1\n"]
-    assert apply_sysctls(forwarding_sysctls(Family)) == ((), ())
+    assert apply_sysctls(list_forwarding_sysctls(Family)) == ((), ())
 
 
 def test_the_size_of_the_table_belongs_to_the_first_network_namespace(network: int) -> None:
@@ -219,9 +219,9 @@ def test_a_node_keeps_its_learned_default_route_when_it_starts_to_forward_only_w
             bring_up(node, "n0")
             bring_up(router, "r0")
             advertise(router, node)
-            wanted = router_sysctls()
+            wanted = list_router_sysctls()
             assert [sysctl.path for sysctl in wanted] == ["net/ipv6/conf/n0/accept_ra"]
-            apply_sysctls((*(wanted if with_care else ()), *forwarding_sysctls([Family.IPV6])))
+            apply_sysctls((*(wanted if with_care else ()), *list_forwarding_sysctls([Family.IPV6])))
             assert FORWARDING[1].read_text() == "1\n"
             assert len(learned_routes()) == with_care
-            assert router_sysctls() == ()
+            assert list_router_sysctls() == ()

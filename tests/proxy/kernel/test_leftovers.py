@@ -14,7 +14,7 @@ from vipwire.proxy_daemon.handover.leftovers import (
     LeftoverRemovals,
     Leftovers,
     Removed,
-    engines,
+    list_engines,
     modes_of,
     remove_rules,
 )
@@ -92,7 +92,7 @@ def rules(engine: str) -> str:
 
 
 def sweep(running: str, variant: str = "") -> LeftoverRemovals:
-    return Leftovers(spec_of(running), {Family.IPV4: Rules(variant)}).sweep()
+    return Leftovers(spec_of(running), {Family.IPV4: Rules(variant)}).remove_leftovers()
 
 
 def found(result: LeftoverRemovals) -> set[str]:
@@ -192,7 +192,7 @@ def test_looking_makes_no_tables() -> None:
 def test_a_rule_of_somebody_else_that_jumps_to_a_chain_keeps_it_empty() -> None:
     write("nft", of_kube_proxy())
     run("iptables-nft -t nat -A PREROUTING -p sctp -j KUBE-MARK-MASQ")
-    (tool,) = (each for each in engines(Family.IPV4) if each.variant.value == "nft")
+    (tool,) = (each for each in list_engines(Family.IPV4) if each.variant.value == "nft")
     assert remove_rules(tool).keys() == {"iptables"}
     left = [line for line in rules("nft").splitlines() if line.startswith("-A")]
     assert left == ["-A PREROUTING -p sctp -j KUBE-MARK-MASQ"]

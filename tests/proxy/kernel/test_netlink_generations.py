@@ -18,17 +18,17 @@ def test_a_run_of_two_tables_is_two_commits_and_none_of_others() -> None:
     tool = IptablesTool(Family.IPV4, Variant.NFT, "a test")
     tool.restore(RULES)
     with closing(Generations()) as generations:
-        before = generations.look()
+        before = generations.observe()
         tool.restore(RULES)
-        assert generations.after(before, 2) == before
-        assert generations.look() == before
+        assert generations.observe_after(before, 2) == before
+        assert generations.observe() == before
 
 
 def test_what_others_commit_while_we_do_is_noticed() -> None:
     tool = IptablesTool(Family.IPV4, Variant.NFT, "a test")
     with closing(Generations()) as generations:
-        before = generations.look()
+        before = generations.observe()
         tool.restore(RULES)
         run("nft add table ip others")
-        assert generations.after(before, 2) is None
-        assert generations.look() != before
+        assert generations.observe_after(before, 2) is None
+        assert generations.observe() != before

@@ -80,11 +80,11 @@ def test_a_commit_during_a_large_one_of_our_own_is_a_reason_to_look_and_our_own_
     with closing(Generations()) as generations, NetlinkSocket(NETLINK_NETFILTER) as ours:
         listener = generations.listen(["ours"], ours.port)
         assert generations.listen(["ours"], ours.port) is listener
-        with generations.committing(100_000):
+        with generations.pause_during_own_commit(100_000):
             commit(ours, [xtables_rules.open_table(Family.IPV6, "ours")])
             generations.count_own(1)
         assert listener.heard() is None
-        with generations.committing(100_000):
+        with generations.pause_during_own_commit(100_000):
             run("nft flush ruleset")
         assert listener.heard() == Commit()
         run("nft add table ip ours")

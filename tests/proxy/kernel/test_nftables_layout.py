@@ -157,7 +157,9 @@ def test_what_was_committed_is_what_is_dumped(netlink: NetlinkSocket, *, by_nft:
         nft("-f", "-", stdin=TEXT)
     else:
         commit(netlink, operations())
-    found = dump(netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
+    found = dump(
+        netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.decode_set_declaration
+    )
     observed = {item.name: set(elements(netlink, Family.IPV4, item)) for item in found}
     assert observed == {name: set(members) for name, members in ELEMENTS.items()}
 
@@ -166,12 +168,14 @@ def test_tables_chains_and_rules_are_dumped_with_what_they_are(netlink: NetlinkS
     commit(netlink, operations())
     (table,) = dump(netlink, MessageType.GETTABLE, encode.list_tables(), decode.decode_table)
     assert (table.family, table.name) == (2, "vipwire")
-    chains = dump(netlink, MessageType.GETCHAIN, encode.list_objects(Family.IPV4, "vipwire"), decode.chain)
+    chains = dump(netlink, MessageType.GETCHAIN, encode.list_objects(Family.IPV4, "vipwire"), decode.decode_chain)
     hooks = {"nat-prerouting": NetfilterHook("nat", 0, -100, "accept")}
     assert {chain.name: chain.hook for chain in chains} == dict.fromkeys(CHAINS) | hooks
-    rules = dump(netlink, MessageType.GETRULE, encode.list_objects(Family.IPV4, "vipwire"), decode.rule)
+    rules = dump(netlink, MessageType.GETRULE, encode.list_objects(Family.IPV4, "vipwire"), decode.decode_rule)
     assert [rule.chain for rule in rules] == list(CHAINS)
-    sets = dump(netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
+    sets = dump(
+        netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.decode_set_declaration
+    )
     affinity = next(item for item in sets if item.name == "affinity")
     assert affinity.flags == SetFlag.MAP | SetFlag.EVAL | SetFlag.TIMEOUT
     assert (affinity.key_length, affinity.value_length, affinity.timeout, affinity.size) == (16, 4, 10_800_000, 65535)
@@ -230,7 +234,9 @@ def test_timeouts_of_elements_are_carried_both_ways(netlink: NetlinkSocket) -> N
     key = parse_address("192.0.2.1") + frontend(WEB, 6, 80)
     member = Element(key, handle(1, 1), timeout=5_000_000)
     commit(netlink, encode.new_elements(Family.IPV4, "vipwire", "affinity", [encode_element(member)]))
-    found = dump(netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
+    found = dump(
+        netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.decode_set_declaration
+    )
     affinity = next(item for item in found if item.name == "affinity")
     (observed,) = elements(netlink, Family.IPV4, affinity)
     assert 0 < observed.expiration <= 5_000_000
@@ -243,7 +249,9 @@ def test_more_elements_than_one_message_holds_are_all_there(netlink: NetlinkSock
     made = encode.new_elements(Family.IPV4, "vipwire", "endpoints", map(encode_element, members))
     assert len(made) > 1
     commit(netlink, made)
-    found = dump(netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.declaration)
+    found = dump(
+        netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, "vipwire"), decode.decode_set_declaration
+    )
     endpoints = next(item for item in found if item.name == "endpoints")
     # While the kernel's hash still grows, behind the transaction, a dump may leave some out.
     missing, tries = set(members), 0

@@ -16,7 +16,7 @@ from vipwire.model.net import Family
 from vipwire.modes.nftables.driver import DRIVER
 from vipwire.modes.nftables.explain.explainer import INSPECTION
 from vipwire.modes.nftables.flowtable import find_flowtable
-from vipwire.modes.nftables.probe import obstacle_to_offloading
+from vipwire.modes.nftables.probe import find_offloading_obstacle
 from vipwire.modes.nftables.table import fastpath
 from vipwire.reconcile.counts import AdoptsSettings
 from vipwire.reconcile.delta import Delta
@@ -34,7 +34,7 @@ def nft_can() -> bool:
 
 
 def test_what_is_missing_is_told_exactly_where_nft_fails_too() -> None:
-    obstacle = obstacle_to_offloading(Family)
+    obstacle = find_offloading_obstacle(Family)
     assert bool(obstacle) is not nft_can()
     assert not obstacle or "CONFIG_NF_FLOW_TABLE_INET" in obstacle
     (first, *_) = INSPECTION.remarks(ASKED)
@@ -43,7 +43,7 @@ def test_what_is_missing_is_told_exactly_where_nft_fails_too() -> None:
 
 
 def test_without_it_the_mode_runs_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
-    can = not obstacle_to_offloading(Family)
+    can = not find_offloading_obstacle(Family)
     with ExitStack() as stack:
         modes = DRIVER.build(ASKED, Family, prepare=True)
         for mode in modes.values():

@@ -13,7 +13,7 @@ from vipwire.linux.netlink.nftables import decode, encode
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.modes.nftables.language import SetSpec, compile_rule, compile_set, same_rule, same_set
+from vipwire.modes.nftables.language import SetSpec, compile_rule, compile_set, is_same_rule, is_same_set
 
 pytestmark = pytest.mark.kernel
 
@@ -184,7 +184,7 @@ def load_by_us(netlink: NetlinkSocket, family: Family, rules: list[str]) -> None
 
 
 def dumped_rules(netlink: NetlinkSocket, family: Family, name: str) -> list[decode.ListedNftRule]:
-    found = dump(netlink, MessageType.GETRULE, encode.list_objects(family, name), decode.rule)
+    found = dump(netlink, MessageType.GETRULE, encode.list_objects(family, name), decode.decode_rule)
     return [rule for rule in found if rule.chain == "rules"]
 
 
@@ -204,7 +204,7 @@ def test_what_was_sent_is_recognised_in_the_dump_and_nothing_else_is(netlink: Ne
     load_by_us(netlink, family, rules)
     compiled = [compile_rule(text, family, INTERVALS) for text in rules]
     for at, rule in enumerate(dumped_rules(netlink, family, "ours")):
-        same = [index for index, mine in enumerate(compiled) if same_rule(mine, rule.expressions)]
+        same = [index for index, mine in enumerate(compiled) if is_same_rule(mine, rule.expressions)]
         assert same == [at], rules[at]
 
 
@@ -240,21 +240,21 @@ def test_sets_are_declared_as_nft_declares_them(netlink: NetlinkSocket, family: 
     load_by_us(netlink, family, [])
     listings = {}
     for name in ("theirs", "ours"):
-        found = dump(netlink, MessageType.GETSET, encode.list_objects(family, name), decode.declaration)
+        found = dump(netlink, MessageType.GETSET, encode.list_objects(family, name), decode.decode_set_declaration)
         assert [item.name for item in found] == [spec.name for spec in SETS]
         for spec, item in zip(SETS, found, strict=True):
             compiled = compile_set(translated_spec(spec, family), family)
-            assert same_set(compiled, item.attributes), (name, spec.name)
+            assert is_same_set(compiled, item.attributes), (name, spec.name)
         listings[name] = nft("list", "table", *table(family, name).split())
     assert listings["ours"] == listings["theirs"].replace("theirs", "ours")
 
 
 def test_every_set_differs_from_every_other(netlink: NetlinkSocket, family: Family) -> None:
     load_by_us(netlink, family, [])
-    found = dump(netlink, MessageType.GETSET, encode.list_objects(family, "ours"), decode.declaration)
+    found = dump(netlink, MessageType.GETSET, encode.list_objects(family, "ours"), decode.decode_set_declaration)
     for spec in SETS:
         compiled = compile_set(translated_spec(spec, family), family)
-        assert [item.name for item in found if same_set(compiled, item.attributes)] == [spec.name]
+        assert [item.name for item in found if is_same_set(compiled, item.attributes)] == [spec.name]
 
 
 def test_the_whole_survives_list_and_load(netlink: NetlinkSocket, family: Family) -> None:

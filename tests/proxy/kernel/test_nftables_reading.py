@@ -165,9 +165,9 @@ class OfABusyNode(Generations):
 
     commits = 40
 
-    def look(self) -> int:
+    def observe(self) -> int:
         self.commits = max(self.commits - 1, 0)
-        return super().look() + self.commits
+        return super().observe() + self.commits
 
 
 @pytest.mark.usefixtures("backend")

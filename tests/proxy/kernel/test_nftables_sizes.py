@@ -50,7 +50,9 @@ class World:
 
 def sizes() -> dict[str, int]:
     with NetlinkSocket(NETLINK_NETFILTER) as netlink:
-        found = dump(netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, TABLE), decode.declaration)
+        found = dump(
+            netlink, MessageType.GETSET, encode.list_objects(Family.IPV4, TABLE), decode.decode_set_declaration
+        )
     return {item.name: item.size for item in found if item.name in SIZED}
 
 

@@ -20,7 +20,7 @@ from vipwire.model.service import TrafficPolicy
 from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.table.names import SET, Object, ObjectKey
 from vipwire.plan.planner import Planner
-from vipwire.reconcile.delta import Delta, diff
+from vipwire.reconcile.delta import Delta, compute_delta
 from vipwire.watched_objects.event import Upserted
 from vipwire.watched_objects.store import Store
 
@@ -124,7 +124,7 @@ def test_an_upgrade_is_one_transaction_that_no_connection_notices() -> None:
                 objects = wanted(backend)
                 observed = backend.observe()
                 assert (SET, b"affinity") in observed
-                backend.commit(diff(observed, objects))
+                backend.commit(compute_delta(observed, objects))
                 assert backend.observe() == objects, "nothing of the old layout is left"
             assert found
             assert set(found) <= set(ENDPOINTS)

@@ -20,7 +20,7 @@ from tests.fakes.own_network import enter, run
 from vipwire.errors import ConfigError
 from vipwire.process_lifecycle.local_sockets import VARIABLE
 from vipwire.process_lifecycle.single_instance import AlreadyRunningError, claim_names, find_holder
-from vipwire.proxy_daemon.start.record import PROXY, running_proxy
+from vipwire.proxy_daemon.start.record import PROXY, find_running_proxy
 
 pytestmark = [pytest.mark.attack, pytest.mark.kernel]
 WEB, POD = "10.96.0.1", "10.244.0.1"
@@ -79,7 +79,7 @@ async def test_a_second_proxy_names_the_first_and_writes_nothing(tmp_path: Path)
             assert run("nft list table ip vipwire") == before
             assert await reached(WEB) == POD
             assert await first.terminate() == 0
-        assert running_proxy() is None
+        assert find_running_proxy() is None
 
 
 @pytest.mark.parametrize("linked", [False, True], ids=["", "by a link of theirs"])
@@ -131,7 +131,7 @@ async def test_a_takeover_loses_no_connection(before: str, after: str) -> None:
                     (last,) = first.said("stopped; the rules stay")
                     assert last["reason"] == f"process {pid_of(second)} takes over"
                     await second.heard(DONE)
-                    holder = running_proxy()
+                    holder = find_running_proxy()
                     assert holder is not None
                     assert holder.pid == pid_of(second)
                     while len(answers) <= 20:
@@ -148,7 +148,7 @@ async def test_who_could_not_run_here_does_not_take_over() -> None:
         async with proxy(server, "--proxy-mode=ipvs", "--takeover") as second:
             assert await second.ended() == 1
         assert "IPVS" in second.log()
-        holder = running_proxy()
+        holder = find_running_proxy()
         assert holder is not None
         assert holder.pid == pid_of(first)
         assert await first.terminate() == 0
@@ -168,7 +168,7 @@ async def test_a_proxy_that_replaces_itself_keeps_its_place(tmp_path: Path) -> N
         write(file, f"{HEADER}mode: iptables\n")
         await look()
         assert set(held) == {True}, "at no moment could another one have come"
-        holder = running_proxy()
+        holder = find_running_proxy()
         assert holder is not None
         assert (holder.pid, holder.said["details"][0]) == (pid_of(first), "iptables mode")
         assert await first.terminate() == 0

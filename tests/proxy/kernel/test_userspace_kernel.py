@@ -23,7 +23,7 @@ from vipwire.model.service import EndpointPort, EndpointSlice, Service, TrafficP
 from vipwire.modes.userspace.driver import build_backends, choose_iptables_tool
 from vipwire.modes.userspace.entrance import Entrance
 from vipwire.modes.userspace.kernel import UserspaceBackend, open_commit_counter
-from vipwire.modes.userspace.leftovers import forget_relayed
+from vipwire.modes.userspace.leftovers import delete_relayed_flows
 from vipwire.modes.userspace.names import Front, Key, Value
 from vipwire.modes.userspace.settings import Choices
 from vipwire.modes.xtables.tool import WAIT_SECONDS, IptablesTool
@@ -147,7 +147,7 @@ def test_a_relay_that_dies_is_missed_and_another_takes_its_place(family: Family,
     reconciler.sync()
     call = Call.find(relay_name(family))
     assert call is not None
-    pid = call.ask(Hello(), Welcome).pid
+    pid = call.ask_relay(Hello(), Welcome).pid
     call.close()
     os.kill(pid, signal.SIGKILL)
     until(reconciler.verify)
@@ -171,11 +171,11 @@ def test_flows_to_a_relay_that_is_to_end_are_forgotten_and_others_are_not(
             client_port = client.getsockname()[1]
 
             def known() -> set[int]:
-                flows = table.flows(family, Protocol.UDP)
+                flows = table.list_flows(family, Protocol.UDP)
                 return {each.destination_port for each in flows if each.source_port == client_port}
 
             assert known() == ports.keys()
-            forget_relayed(family, remote)
+            delete_relayed_flows(family, remote)
             assert known() == {other.getsockname()[1]}
 
 
@@ -320,7 +320,7 @@ def test_what_the_operator_chooses_reaches_a_relay_that_runs_and_its_limit_is_ra
             opened(family, choices).observe()
             call = Call.find(relay_name(family))
             assert call is not None
-            welcome = call.ask(Hello(), Welcome)
+            welcome = call.ask_relay(Hello(), Welcome)
             call.close()
             assert (welcome.settings.ports, welcome.settings.udp_timeout) == (choices.ports, choices.udp_timeout)
             assert resource.prlimit(welcome.pid, resource.RLIMIT_NOFILE)[0] >= min(WANTED, hard)
@@ -407,7 +407,7 @@ from vipwire.relay import __main__
 sock = socket.socket(socket.AF_UNIX)
 sock.bind("\\0" + sys.argv[1])
 sock.listen()
-__main__.listen = lambda name: sock
+__main__.listen_at_name = lambda name: sock
 __main__.main()
 """
 """A relay of a version that had abstract sockets."""

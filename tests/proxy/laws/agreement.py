@@ -9,7 +9,7 @@ from tests.proxy.laws.worlds import World, packets_for
 
 from vipwire.model.net import Address
 from vipwire.plan.plan import Action, Frontend, FrontendKey, ServicePlan
-from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, from_pod, resolve
+from vipwire.plan.resolve import Answered, Dropped, Packet, Plan, Rejected, is_from_pod, resolve_packet
 from vipwire.reconcile.steps import End
 
 
@@ -41,7 +41,7 @@ def with_addresses(world: World) -> World:
 
 def expected(plan: Plan, packet: Packet) -> End:
     """Return the plan's end of the packet."""
-    match resolve(plan, packet):
+    match resolve_packet(plan, packet):
         case Answered():
             return End.ANSWERED
         case Dropped():
@@ -54,7 +54,7 @@ def expected(plan: Plan, packet: Packet) -> End:
 def taken(outcome: Answered, packet: Packet, plan: Plan) -> Action:
     """Return the frontend's action behind an answer."""
     short = outcome.frontend.short_circuit
-    is_near = packet.from_node or from_pod(plan.node, packet)
+    is_near = packet.from_node or is_from_pod(plan.node, packet)
     return short if short is not None and is_near else outcome.frontend.action
 
 

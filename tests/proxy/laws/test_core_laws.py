@@ -24,15 +24,15 @@ from tests.proxy.laws.worlds import (
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Family
 from vipwire.model.service import EndpointSlice
-from vipwire.modes.nftables.table.render import render
+from vipwire.modes.nftables.table.render import render_service
 from vipwire.modes.nftables.table.skeleton import node_objects
-from vipwire.plan.frontends import claims
+from vipwire.plan.frontends import list_claimed_keys
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Forward, Frontend, FrontendKey, Pool, RangeKey, ServicePlan
 from vipwire.plan.planner import Planner
-from vipwire.plan.resolve import Answered, Dropped, Plan, Rejected, Untouched, resolve
-from vipwire.plan.topology import candidates, categorize, usual_endpoints
-from vipwire.reconcile.delta import diff, patch
+from vipwire.plan.resolve import Answered, Dropped, Plan, Rejected, Untouched, resolve_packet
+from vipwire.plan.topology import categorize, list_candidates, usual_endpoints
+from vipwire.reconcile.delta import apply_delta, compute_delta
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted
 from vipwire.watched_objects.store import Store
@@ -44,8 +44,8 @@ mappings = st.dictionaries(st.integers(0, 8), st.integers(0, 3) | st.none())
 def test_patching_with_the_difference_gives_what_was_wanted(
     have: dict[int, int | None], want: dict[int, int | None]
 ) -> None:
-    delta = diff(have, want)
-    assert patch(have, delta) == want
+    delta = compute_delta(have, want)
+    assert apply_delta(have, delta) == want
     assert not (delta.added.keys() & delta.changed.keys() | delta.changed.keys() & delta.removed.keys())
     assert bool(delta) is (have != want)
 
@@ -56,7 +56,7 @@ def test_the_usual_endpoints_are_those_of_the_long_way(drawn: tuple[NodePlan, li
     for port in (port for piece in found for port in piece.ports):
         name = ServicePortName(NAMES[0], port.name, port.protocol)
         usual = usual_endpoints(name, node, found)
-        long = categorize(candidates(name, node.family, found, node.name), node)
+        long = categorize(list_candidates(name, node.family, found, node.name), node)
         assert usual in (None, long)
 
 
@@ -64,7 +64,7 @@ def test_a_slice_of_ready_endpoints_is_usual() -> None:
     piece = slice_of("web", endpoint("10.2.0.2"), endpoint("10.2.0.1"), endpoint("10.1.0.1", node=HERE))
     name = ServicePortName(piece.service, piece.ports[0].name, piece.ports[0].protocol)
     node = NodePlan(Family.IPV4, name=HERE)
-    assert usual_endpoints(name, node, [piece]) == categorize(candidates(name, Family.IPV4, [piece], HERE), node)
+    assert usual_endpoints(name, node, [piece]) == categorize(list_candidates(name, Family.IPV4, [piece], HERE), node)
 
 
 def pools(plan: ServicePlan) -> list[tuple[Frontend, Pool]]:
@@ -116,7 +116,7 @@ def test_one_frontend_has_one_service_and_one_cluster_ip_one_owner(world: World)
             if lost.address in owners:
                 assert winner == owners[lost.address]
             else:  # the winner asks for it, too; a range among them may itself have been lost to a third
-                assert any(overlap(lost, other) for other in claims(world.node, world.services[winner]))
+                assert any(overlap(lost, other) for other in list_claimed_keys(world.node, world.services[winner]))
 
 
 def overlap(one: FrontendKey | RangeKey, other: FrontendKey | RangeKey) -> bool:
@@ -130,7 +130,7 @@ def test_own_objects_of_services_never_collide_and_shared_ones_agree(world: Worl
     own: set[object] = set(node)
     shared: dict[object, object] = {}
     for plan in world.planner().plans.values():
-        rendered = render(world.space.family, plan)
+        rendered = render_service(world.space.family, plan)
         assert not own & rendered.own.keys()
         own |= rendered.own.keys()
         for key, value in rendered.shared.items():
@@ -141,7 +141,7 @@ def test_own_objects_of_services_never_collide_and_shared_ones_agree(world: Worl
 @given(data=st.data(), world=worlds())
 def test_every_packet_has_an_outcome(data: st.DataObject, world: World) -> None:
     plan = Plan(world.node, dict(world.planner().plans.items()))
-    outcome = resolve(plan, data.draw(packets_for(world, plan.frontends)))
+    outcome = resolve_packet(plan, data.draw(packets_for(world, plan.frontends)))
     assert isinstance(outcome, Answered | Dropped | Rejected | Untouched)
     if isinstance(outcome, Answered):
         assert outcome.masqueraded <= {target.address for target in outcome.pool}

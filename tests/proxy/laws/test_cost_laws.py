@@ -20,15 +20,15 @@ import vipwire
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.modes.ebpf import render as ebpf
-from vipwire.modes.ebpf.layout import split
+from vipwire.modes.ebpf.layout import split_delta
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.ipvs import render as ipvs
 from vipwire.modes.ipvs.marks import Marks
-from vipwire.modes.ipvs.objects.parts import partition
+from vipwire.modes.ipvs.objects.parts import partition_delta
 from vipwire.modes.ipvs.termination import TerminationPolicy
 from vipwire.modes.nftables.table import render as nftables
-from vipwire.modes.nftables.table.script import steps
+from vipwire.modes.nftables.table.script import build_operations
 from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -63,10 +63,10 @@ class Nftables(Written):
         return dict(node_objects(node))
 
     def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
-        return nftables.render(Family.IPV4, plan)
+        return nftables.render_service(Family.IPV4, plan)
 
     def commit(self, delta: Delta[Any, Any]) -> int:
-        return sum(len(step.operation.payload) for step in steps(Family.IPV4, delta))
+        return sum(len(step.operation.payload) for step in build_operations(Family.IPV4, delta))
 
 
 class Ebpf(Nftables):
@@ -74,10 +74,10 @@ class Ebpf(Nftables):
 
     def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
         rules = super().render(plan)
-        return Rendered({**rules.own, **ebpf.render(Family.IPV4, plan)}, rules.shared)
+        return Rendered({**rules.own, **ebpf.render_service(Family.IPV4, plan)}, rules.shared)
 
     def commit(self, delta: Delta[Any, Any]) -> int:
-        theirs, ours = split(delta)
+        theirs, ours = split_delta(delta)
         return super().commit(theirs) + len(ours)
 
 
@@ -92,12 +92,12 @@ class Ipvs(Written):
         return {}
 
     def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
-        rendered = ipvs.render(Family.IPV4, "rr", self._marks, plan)
-        self._leaving.note(plan, rendered.own, None)
+        rendered = ipvs.render_service(Family.IPV4, "rr", self._marks, plan)
+        self._leaving.note_plan(plan, rendered.own, None)
         return rendered
 
     def commit(self, delta: Delta[Any, Any]) -> int:
-        parts = partition(delta)
+        parts = partition_delta(delta)
         return sum(self._leaving.may_finish(real) for real in parts.reals.removed)
 
 

@@ -30,14 +30,14 @@ from vipwire.modes.ebpf.layout import (
     frontend_key,
     read_endpoint,
     read_frontend_key,
-    rules_of,
+    select_rules,
 )
-from vipwire.modes.ebpf.render import places, render
+from vipwire.modes.ebpf.render import list_map_keys, render_service
 from vipwire.modes.nftables.explain.explainer import NftablesExplainer
-from vipwire.modes.nftables.table.render import render as render_rules
+from vipwire.modes.nftables.table.render import render_service as render_rules
 from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.plan import Forward, FrontendKey, sticky_actions
-from vipwire.plan.resolve import Answered, Packet, from_pod, resolve
+from vipwire.plan.resolve import Answered, Packet, is_from_pod, resolve_packet
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState
 
@@ -63,7 +63,7 @@ def both(world: World, remembered: frozenset[Protocol] = frozenset()) -> Both:
     objects: dict[Any, Any] = dict(node_objects(world.node))
     objects.update(((PROGRAMS, hook.encode()), b"as wanted") for hook in HOOKS)
     for each in services:
-        rules, ours = render_rules(world.space.family, each), render(world.space.family, each, remembered)
+        rules, ours = render_rules(world.space.family, each), render_service(world.space.family, each, remembered)
         assert not ours.keys() & objects.keys(), "no two Services have one object"
         objects |= {**rules.own, **rules.shared, **ours}
     return Both(world, plan, objects)
@@ -82,7 +82,7 @@ def role(pair: Both, packet: Packet) -> Flag:
     if packet.from_node:
         return Flag.NODE if packet.source in pair.world.space.node else Flag(0)
     known = pair.world.node.pod_traffic is not None
-    return Flag.POD if from_pod(pair.world.node, packet) or not known else Flag(0)
+    return Flag.POD if is_from_pod(pair.world.node, packet) or not known else Flag(0)
 
 
 def led(pair: Both, packet: Packet, objects: Mapping[Any, Any]) -> Ends | None:
@@ -134,7 +134,7 @@ def test_the_worlds_have_node_ports_that_are_led_and_others_that_are_contested(w
 
 def shares_of(pair: Both, packet: Packet) -> Ends:
     """Return the endpoints of a client, by share, and see that a Pod's address is kept."""
-    outcome = resolve(pair.plan, packet)
+    outcome = resolve_packet(pair.plan, packet)
     assert isinstance(outcome, Answered), (packet, outcome)
     action = taken(outcome, packet, pair.plan)
     assert isinstance(action, Forward)
@@ -159,7 +159,7 @@ def staying(pair: Both) -> dict[ServicePortName, list[bytes | None]]:
     for plan in pair.plan.services.values():
         for frontend in plan.frontends:
             if any(sticky_actions(frontend)):
-                held = [pair.objects.get((FRONTENDS, key)) for key in places(plan, frontend.key)]
+                held = [pair.objects.get((FRONTENDS, key)) for key in list_map_keys(plan, frontend.key)]
                 found.setdefault(frontend.port_name, []).extend(held)
     return found
 
@@ -206,7 +206,7 @@ def test_explain_tells_which_of_the_two_is_damaged(data: st.DataObject, pair: Bo
         return
     packet = data.draw(st.sampled_from(packets))
     whole = pair.walk(packet)
-    programs_only = {key: value for key, value in pair.objects.items() if key not in rules_of(pair.objects)}
+    programs_only = {key: value for key, value in pair.objects.items() if key not in select_rules(pair.objects)}
     without_rules = pair.walk(packet, programs_only)
     assert (without_rules.direct, without_rules.end) == (whole.direct, End.UNTOUCHED)
     key = frontend_of(packet)

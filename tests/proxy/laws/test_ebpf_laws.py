@@ -21,11 +21,11 @@ def test_no_two_stretches_overlap_and_none_is_used_again_before_it_has_cooled(st
             now += number / 10
         elif step == "give" and held:
             given_back = held.pop(number % len(held))
-            free.give(given_back.start, len(given_back), now)
+            free.release(given_back.start, len(given_back), now)
             cooling.append((now + COOLING_SECONDS, given_back))
         elif step == "take":
             try:
-                first = free.take(number, now)
+                first = free.reserve(number, now)
             except SlotsFullError:
                 continue
             taken = range(first, first + number)
@@ -38,10 +38,10 @@ def test_no_two_stretches_overlap_and_none_is_used_again_before_it_has_cooled(st
 @given(lengths=st.lists(st.integers(min_value=1, max_value=8), max_size=20), kept=st.sets(st.integers(0, 19)))
 def test_what_a_new_process_finds_taken_is_left_alone(lengths: list[int], kept: set[int]) -> None:
     before = Stretches(512)
-    found = [(before.take(length, 0.0), length) for length in lengths]
+    found = [(before.reserve(length, 0.0), length) for length in lengths]
     taken = [each for number, each in enumerate(found) if number in kept]
     free = Stretches(512, taken)
     for length in lengths:
-        first = free.take(length, 0.0)
+        first = free.reserve(length, 0.0)
         assert all(first >= at + size or at >= first + length for at, size in taken)
         taken.append((first, length))

@@ -30,24 +30,26 @@ def test_never_the_last_and_nothing_is_left_behind(policy: EjectionPolicy, first
     assert isinstance(first, frozenset)
     assert isinstance(events, list)
     ejections, now, endpoints = Ejections(), 0.0, first
-    ejections.keep(NAME, policy, {PORT: first}, now)
+    ejections.keep_service(NAME, policy, {PORT: first}, now)
     for later, told, others in events:
         now += later
         ejections.bring_back(now)
         before = set(ejections.until())
-        ejections.take(told, now)
+        ejections.take_tallies(told, now)
         fresh = set(ejections.until()) - before
         assert not fresh or len(ejections.until()) <= policy.most(len(endpoints))
         if others is not None:
             endpoints = others
-            assert ejections.keep(NAME, policy, {PORT: endpoints}, now) == {key for _, key in ejections.until()}
+            assert ejections.keep_service(NAME, policy, {PORT: endpoints}, now) == {
+                key for _, key in ejections.until()
+            }
         out = {key for _, key in ejections.until()}
         assert out < endpoints or not out
         assert set(ejections.watched) == endpoints
         assert all(until > now for until in ejections.until().values())
         due = ejections.due()
         assert (due is None) == (not out)
-    ejections.keep(NAME, None, {}, now)
+    ejections.keep_service(NAME, None, {}, now)
     assert (ejections.watched, ejections.until(), ejections.due()) == ({}, {}, None)
 
 
@@ -57,9 +59,9 @@ def test_each_time_in_a_row_is_as_long_or_longer_and_a_good_while_forgets(
 ) -> None:
     outliers, now, times = Outliers(policy), 0.0, []
     bad, good = ENDPOINTS[:2]
-    outliers.keep((bad, good), now)
+    outliers.keep_endpoints((bad, good), now)
     for turn in range(rounds):
-        took = outliers.take(bad, Tally(failures=1 if turn else policy.after), now)
+        took = outliers.take_tally(bad, Tally(failures=1 if turn else policy.after), now)
         assert took is not None
         times.append(took)
         now += took
@@ -67,15 +69,15 @@ def test_each_time_in_a_row_is_as_long_or_longer_and_a_good_while_forgets(
     assert times == sorted(times)
     assert times[0] == policy.seconds
     assert all(later <= 2 * earlier for earlier, later in pairwise(times))
-    assert outliers.take(bad, Tally(failures=policy.after), now + FORGET_SECONDS + 1) == policy.seconds
+    assert outliers.take_tally(bad, Tally(failures=policy.after), now + FORGET_SECONDS + 1) == policy.seconds
 
 
 @given(policies, st.lists(st.integers(0, 5), max_size=20))
 def test_who_answers_in_between_stays(policy: EjectionPolicy, rows: object) -> None:
     assert isinstance(rows, list)
     outliers = Outliers(policy)
-    outliers.keep(ENDPOINTS, 0.0)
+    outliers.keep_endpoints(ENDPOINTS, 0.0)
     for failures in rows:
-        outliers.take(ENDPOINTS[0], Tally(failures=min(failures, policy.after - 1)), 0.0)
-        outliers.take(ENDPOINTS[0], Tally(answered=True), 0.0)
+        outliers.take_tally(ENDPOINTS[0], Tally(failures=min(failures, policy.after - 1)), 0.0)
+        outliers.take_tally(ENDPOINTS[0], Tally(answered=True), 0.0)
     assert not outliers.ejected()

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.proxy.laws.agreement import Pair, contended, expected, planned, taken
 from tests.proxy.laws.worlds import FEW, World, worlds
 
-from vipwire.modes.iptables.explain import RuleTables, run, walk
-from vipwire.modes.iptables.rules.render import render
+from vipwire.modes.iptables.explain import RuleTables, run_once, walk_rules
+from vipwire.modes.iptables.rules.render import render_service
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.iptables.rules.skeleton import node_objects
 from vipwire.plan.plan import Forward, FrontendKey, Target
-from vipwire.plan.resolve import Answered, Packet, Plan, resolve, serves_node_ports
+from vipwire.plan.resolve import Answered, Packet, Plan, resolve_packet, serves_node_ports
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState, Step, Verdict
 
@@ -33,14 +33,14 @@ class Both(Pair):
         return RuleTables(self.world.space.family, self.objects, self.objects, self.own)
 
     def walk(self, packet: Packet) -> Walk:
-        return walk(self.table, packet)
+        return walk_rules(self.table, packet)
 
 
 def both(world: World) -> Both:
     plan, services = planned(world)
     objects = dict(node_objects(world.node, SETTINGS))
     for each in services:
-        objects |= render(world.node, SETTINGS, each).own
+        objects |= render_service(world.node, SETTINGS, each).own
     return Both(world, plan, objects)
 
 
@@ -80,7 +80,7 @@ def at_a_frontend(plan: Plan, packet: Packet) -> bool:
     The filters see the destination after it was translated, as kube-proxy's do, and take it for the other's where
     that one answers nobody.
     """
-    outcome = resolve(plan, packet)
+    outcome = resolve_packet(plan, packet)
     if not isinstance(outcome, Answered):
         return False
     return any(caught(plan, packet, at) for at in outcome.pool)
@@ -107,7 +107,7 @@ def test_the_rules_do_what_the_plan_says(data: st.DataObject, pair: Both) -> Non
         if any(apart(pair.plan, packet) for apart in APART):
             continue
         assert found.end is wanted, (packet, found)
-        outcome = resolve(pair.plan, packet)
+        outcome = resolve_packet(pair.plan, packet)
         if isinstance(outcome, Answered):
             same_answer(pair, packet, outcome, found)
 
@@ -148,7 +148,7 @@ def test_every_step_is_as_planned_and_every_rule_is_understood(data: st.DataObje
 @given(data=st.data(), pair=pairs)
 def test_a_client_that_is_remembered_goes_where_it_went(data: st.DataObject, pair: Both) -> None:
     packet = data.draw(pair.packets())
-    outcome = resolve(pair.plan, packet)
+    outcome = resolve_packet(pair.plan, packet)
     assume(isinstance(outcome, Answered) and contended(pair.plan, packet) is None)
     assert isinstance(outcome, Answered)
     action = taken(outcome, packet, pair.plan)
@@ -160,7 +160,7 @@ def test_a_client_that_is_remembered_goes_where_it_went(data: st.DataObject, pai
         def recall(each: str, name: str = name) -> float | None:
             return 1.0 if each == name else None
 
-        bound, again = (run(pair.table, packet, skipped, recall) for skipped in (0, 1))
+        bound, again = (run_once(pair.table, packet, skipped, recall) for skipped in (0, 1))
         assert bound.met == (action.affinity_seconds or 0) - 1.0
         assert (bound.target, bound.more) == (again.target, False), "nothing is left to chance"
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.model.net import Address, Family, Protocol, format_address
-from vipwire.modes.iptables.rules.frontend_code import Zone, encode
+from vipwire.modes.iptables.rules.frontend_code import Zone, encode_frontend
 from vipwire.modes.iptables.rules.names import LARGEST_NAME, Rules
 from vipwire.modes.iptables.rules.tree import DEEPEST, LEAF, Dispatch, Shape
 from vipwire.plan.plan import FrontendKey
@@ -56,7 +56,7 @@ def entry(key: FrontendKey) -> Rules:
 
 
 def entries(family: Family, keys: list[FrontendKey]) -> dict[int, Rules]:
-    return {encode(family, key): entry(key) for key in keys}
+    return {encode_frontend(family, key): entry(key) for key in keys}
 
 
 def write(have: Mapping[str, Rules], chains: Mapping[str, Rules | None]) -> dict[str, Rules]:

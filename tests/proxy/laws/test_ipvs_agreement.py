@@ -14,10 +14,10 @@ from vipwire.model.net import is_loopback
 from vipwire.model.spread import Algorithm
 from vipwire.modes.ipvs.explain.explainer import IpvsExplainer
 from vipwire.modes.ipvs.marks import Marks
-from vipwire.modes.ipvs.render import render
+from vipwire.modes.ipvs.render import render_service
 from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.plan.plan import Forward, Reject
-from vipwire.plan.resolve import Answered, Packet, resolve
+from vipwire.plan.resolve import Answered, Packet, resolve_packet
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState
 
@@ -34,7 +34,7 @@ def both(world: World) -> Both:
     objects = dict(node_objects(world.node))
     marks = Marks(world.node.masquerade_mark)
     for each in services:
-        rendered = render(world.space.family, "rr", marks, each)
+        rendered = render_service(world.space.family, "rr", marks, each)
         objects |= {**rendered.own, **rendered.shared}
     return Both(world, plan, objects)
 
@@ -57,7 +57,7 @@ def test_the_objects_do_what_the_plan_says(data: st.DataObject, pair: Both) -> N
         if found.refuses_strays and not at_address(pair.plan, packet):
             continue
         assert found.end is wanted, (packet, found)
-        outcome = resolve(pair.plan, packet)
+        outcome = resolve_packet(pair.plan, packet)
         if isinstance(outcome, Answered):
             same_answer(pair, packet, outcome, found)
 

@@ -58,7 +58,9 @@ class Line:
             query = dict(action.query)
             matches = selector(query.get("labelSelector", ""), query.get("fieldSelector", ""), "", fields)
             if not action.watch:
-                self.events += self.machine.page(self.store.page(plural, matches, 2, query.get("continue", "")), 0.0)
+                self.events += self.machine.handle_page(
+                    self.store.page(plural, matches, 2, query.get("continue", "")), 0.0
+                )
                 continue
             try:
                 changes = list(self.store.since(plural, int(query["resourceVersion"])))

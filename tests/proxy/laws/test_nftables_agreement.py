@@ -18,12 +18,12 @@ from vipwire.linux.netlink.nftables.elements import Element
 from vipwire.model.net import Protocol
 from vipwire.model.service import EndpointPort, EndpointSlice, Service, TrafficPolicy
 from vipwire.model.spread import Algorithm
-from vipwire.modes.nftables.explain.explainer import walk
+from vipwire.modes.nftables.explain.explainer import walk_table
 from vipwire.modes.nftables.explain.table import Table
-from vipwire.modes.nftables.table.render import render
+from vipwire.modes.nftables.table.render import render_service
 from vipwire.modes.nftables.table.skeleton import node_objects
-from vipwire.plan.plan import Forward, FrontendKind, Memory, Target, memory_of, sticky_actions
-from vipwire.plan.resolve import Answered, Packet, resolve
+from vipwire.plan.plan import Forward, FrontendKind, Memory, Target, choose_memory, sticky_actions
+from vipwire.plan.resolve import Answered, Packet, resolve_packet
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState, Verdict
 
@@ -34,7 +34,7 @@ class Both(Pair):
     """A plan, and the table that is rendered from it."""
 
     def walk(self, packet: Packet, memory: Mapping[tuple[str, bytes], Element] | None = None) -> Walk:
-        return walk(Table(self.world.space.family, self.objects, self.objects, self.own), packet, memory or {})
+        return walk_table(Table(self.world.space.family, self.objects, self.objects, self.own), packet, memory or {})
 
     def identity(self, outcome: Answered, target: Target) -> bytes:
         """Return what the table remembers of a client of this endpoint."""
@@ -53,7 +53,7 @@ def both(world: World) -> Both:
     plan, services = planned(world)
     objects = dict(node_objects(world.node))
     for each in services:
-        rendered = render(world.space.family, each)
+        rendered = render_service(world.space.family, each)
         objects |= {**rendered.own, **rendered.shared}
     return Both(world, plan, objects)
 
@@ -68,7 +68,7 @@ def check(pair: Both, packet: Packet) -> None:
     if rival is not None and (wanted in REFUSALS or rival.allowed_sources is not None) and found.end in REFUSALS:
         return
     assert found.end is wanted, (packet, found)
-    outcome = resolve(pair.plan, packet)
+    outcome = resolve_packet(pair.plan, packet)
     if isinstance(outcome, Answered):
         action, shares = taken(outcome, packet, pair.plan), found.shares or {}
         assert isinstance(action, Forward)
@@ -108,7 +108,7 @@ def memory_map(found: Walk) -> str | None:
 @given(data=st.data(), pair=pairs)
 def test_a_client_is_remembered_where_the_plan_has_affinity(data: st.DataObject, pair: Both) -> None:
     packet = data.draw(pair.packets())
-    outcome = resolve(pair.plan, packet)
+    outcome = resolve_packet(pair.plan, packet)
     assume(contended(pair.plan, packet) is None)
     action = taken(outcome, packet, pair.plan) if isinstance(outcome, Answered) else None
     sticks = isinstance(action, Forward) and action.affinity_seconds is not None
@@ -124,7 +124,7 @@ def test_what_is_remembered_counts_at_the_frontends_that_share_it_and_at_no_othe
     packet = data.draw(packets_for(pair.world, sticky))
     other = data.draw(st.one_of(packets_for(pair.world, sticky), pair.packets()))
     other = other._replace(source=packet.source, interface=packet.interface, from_node=packet.from_node)
-    seen, here = (resolve(pair.plan, each) for each in (packet, other))
+    seen, here = (resolve_packet(pair.plan, each) for each in (packet, other))
     if contended(pair.plan, packet) or contended(pair.plan, other):
         return
     if isinstance(seen, Answered) and isinstance(here, Answered):
@@ -134,13 +134,13 @@ def test_what_is_remembered_counts_at_the_frontends_that_share_it_and_at_no_othe
         # Which of two endpoints at one address is meant at another port is open.
         if name is not None and not (action.shared_affinity and len(addresses) < len(action.pool)):
             target = data.draw(st.sampled_from(action.pool))
-            check_bound(pair, other, name, pair.identity(seen, target), memory_of(seen.frontend, action), target)
+            check_bound(pair, other, name, pair.identity(seen, target), choose_memory(seen.frontend, action), target)
 
 
 def check_bound(pair: Both, packet: Packet, name: str, identity: bytes, memory: Memory, target: Target) -> None:
     """Compare where a client goes whose memory holds an endpoint."""
     found = pair.walk(packet, {(name, packet.source): Element(packet.source, identity, expiration=1000)}).remembered
-    free, bound = (resolve(pair.plan, packet, known) for known in ({}, {memory: target}))
+    free, bound = (resolve_packet(pair.plan, packet, known) for known in ({}, {memory: target}))
     assert isinstance(bound, Answered)
     (only, *others) = bound.pool
     if bound != free:
@@ -175,7 +175,7 @@ def test_the_worlds_hold_what_the_laws_are_about() -> None:
     @given(data=st.data(), pair=pairs)
     def look(data: st.DataObject, pair: Both) -> None:
         for packet in data.draw(st.lists(pair.packets(), min_size=8, max_size=16)):
-            outcome = resolve(pair.plan, packet)
+            outcome = resolve_packet(pair.plan, packet)
             seen[type(outcome).__name__] += 1
             if isinstance(outcome, Answered):
                 action = taken(outcome, packet, pair.plan)
@@ -235,7 +235,7 @@ def test_policies_ask_each_others_memory_and_go_by_it_where_they_may(
     """Random worlds seldom hold a client that meets both policies of one port."""
     subject = service(affinity_seconds=60, external_ips=ips("1.1.1.1"), external_policy=TrafficPolicy.LOCAL)
     pair = small(subject, slices=[slice_of("web", endpoint("10.1.0.1", HERE), endpoint("10.2.0.1"))])
-    packet, inside = to(asked), resolve(pair.plan, to("10.96.0.1"))
+    packet, inside = to(asked), resolve_packet(pair.plan, to("10.96.0.1"))
     assert isinstance(inside, Answered)
     by_address = {each.address: each for each in inside.pool}
     memory: dict[tuple[str, bytes], Element] = {

@@ -7,8 +7,8 @@ from tests.proxy.laws.worlds import World, worlds
 from vipwire.model.spread import Algorithm
 from vipwire.modes.nftables.table.names import CHAIN, LARGEST_POOL, Class, Object, ObjectKey, Space
 from vipwire.modes.nftables.table.pools import find_written_chain
-from vipwire.modes.nftables.table.read import INDEXED, indexed_keys
-from vipwire.modes.nftables.table.render import render
+from vipwire.modes.nftables.table.read import INDEXED, derive_keys
+from vipwire.modes.nftables.table.render import render_service
 from vipwire.modes.nftables.table.skeleton import HOOKED
 
 
@@ -16,7 +16,7 @@ def elements(world: World) -> dict[str, dict[ObjectKey, Object]]:
     """Render a world: elements by their set."""
     found: dict[str, dict[ObjectKey, Object]] = {}
     for plan in world.planner().plans.values():
-        rendered = render(world.space.family, plan)
+        rendered = render_service(world.space.family, plan)
         for key, value in (*rendered.shared.items(), *rendered.own.items()):
             found.setdefault(key[0], {})[key] = value
     return found
@@ -25,7 +25,7 @@ def elements(world: World) -> dict[str, dict[ObjectKey, Object]]:
 @given(worlds(ranges=True).map(elements))
 def test_the_keys_of_large_maps_are_told_by_small_ones(known: dict[str, dict[ObjectKey, Object]]) -> None:
     for name in INDEXED:
-        told = indexed_keys(name, known)
+        told = derive_keys(name, known)
         assert told is not None
         assert sorted(told) == sorted(key for _, key in known.get(name, {}))
 

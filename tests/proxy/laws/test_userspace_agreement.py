@@ -11,10 +11,10 @@ from tests.proxy.laws.worlds import FEW, World, worlds
 from vipwire.model.net import Protocol
 from vipwire.modes.userspace.explain import UserspaceExplainer
 from vipwire.modes.userspace.names import Front, Rule
-from vipwire.modes.userspace.render import render
+from vipwire.modes.userspace.render import render_service
 from vipwire.modes.userspace.settings import Choices
 from vipwire.modes.userspace.skeleton import node_objects
-from vipwire.plan.resolve import Answered, Packet, resolve
+from vipwire.plan.resolve import Answered, Packet, resolve_packet
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState
 
@@ -32,7 +32,7 @@ def both(world: World) -> Both:
     plan, services = planned(world)
     objects = dict(node_objects(world.node, CHOICES))
     for each in services:
-        objects |= render(world.node, CHOICES, each).own
+        objects |= render_service(world.node, CHOICES, each).own
     return Both(world, plan, objects)
 
 
@@ -45,7 +45,7 @@ def test_rules_and_fronts_do_what_the_plan_says(data: st.DataObject, pair: Both)
     for packet in data.draw(st.lists(pair.packets(), min_size=1, max_size=8)):
         if contended(pair.plan, packet) or packet.protocol is Protocol.SCTP:
             continue
-        found, outcome = pair.walk(packet), resolve(pair.plan, packet)
+        found, outcome = pair.walk(packet), resolve_packet(pair.plan, packet)
         assert found.end is expected(pair.plan, packet), (packet, found)
         if isinstance(outcome, Answered):
             assert set(found.shares or ()) == {(target.address, target.port) for target in outcome.pool}

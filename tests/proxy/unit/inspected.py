@@ -10,7 +10,7 @@ from tests.fakes.kernel import PlainMode
 from vipwire.config.configuration import Config
 from vipwire.config.flags import build_config, parse_flags
 from vipwire.inspect.node.family_view import FamilyView
-from vipwire.inspect.node.situation import Situation, observed, plan_family
+from vipwire.inspect.node.situation import Situation, plan_family, with_observed_rules
 from vipwire.inspect.node.source import list_once, make_source, node_name
 from vipwire.model.net import Address, Family
 from vipwire.plan.node import NodePlan
@@ -134,7 +134,7 @@ def look(config: Config, shelf: Shelf | None, teller: Teller | None = None, obst
     """Read IPv4 only, from a shelf instead of the kernel."""
     store = list_once(make_source(config))
     side: FamilyView = plan_family(config, store, Family.IPV4, ())
-    seen = observed(side, shelf, teller, obstacle)
+    seen = with_observed_rules(side, shelf, teller, obstacle)
     return Situation(config, node_name(config), store, (), (seen,))
 
 

@@ -15,7 +15,7 @@ from vipwire.plan.plan import HealthCheck, ServicePlan
 from vipwire.proxy_daemon.serve.service_health import ServiceHealthCheck
 from vipwire.proxy_daemon.sync.after_sync import HealthPorts
 from vipwire.proxy_daemon.sync.engine import Engine, Line
-from vipwire.proxy_daemon.sync.flow_keeper import suspects
+from vipwire.proxy_daemon.sync.flow_keeper import find_suspects
 from vipwire.reconcile.pacer import Pacer
 from vipwire.watched_objects.event import Kind, Listed, Upserted
 
@@ -125,11 +125,11 @@ def test_a_relay_is_asked_about_the_services_that_changed() -> None:
     for number in range(MANY):
         engine.apply(Upserted(service(f"s{number}", f"10.96.1.{number}", port(53, protocol=Protocol.UDP))))
     (first,) = engine.sync(0.0)
-    assert len(suspects(line, first)[0]) == MANY
+    assert len(find_suspects(line, first)[0]) == MANY
     assert len(relay.asked) == MANY
     relay.asked.clear()
     engine.apply(Upserted(service("s7", "10.96.1.7", port(54, protocol=Protocol.UDP))))
     (second,) = engine.sync(1.0)
     places = frozenset({RelayingBackend.RELAY})
-    assert suspects(line, second) == ({(ip("10.96.1.7"), 53): places, (ip("10.96.1.7"), 54): places}, ())
+    assert find_suspects(line, second) == ({(ip("10.96.1.7"), 53): places, (ip("10.96.1.7"), 54): places}, ())
     assert relay.asked == [named("s7")]

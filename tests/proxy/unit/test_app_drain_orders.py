@@ -14,9 +14,9 @@ from vipwire.proxy_daemon.drains import (
     DrainOrder,
     change_orders,
     drains_path,
-    in_force,
     next_end,
     read_orders,
+    select_in_force,
 )
 
 FOUR, SIX = parse_address("10.244.1.11"), parse_address("fd00::11")
@@ -80,9 +80,9 @@ def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, text: str, said
 
 
 def test_a_drain_is_in_force_until_its_end() -> None:
-    assert in_force(ORDERS, 10.0) == {order.drain for order in ORDERS}
+    assert select_in_force(ORDERS, 10.0) == {order.drain for order in ORDERS}
     assert next_end(ORDERS, 10.0) == 10.0
-    assert in_force(ORDERS, 20.0) == {Drain(FOUR), Drain(FOUR, 80, WEB)}
+    assert select_in_force(ORDERS, 20.0) == {Drain(FOUR), Drain(FOUR, 80, WEB)}
     assert next_end(ORDERS, 30.0) is None
 
 

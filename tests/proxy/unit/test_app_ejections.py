@@ -13,7 +13,7 @@ from tests.fakes.values import ip
 
 from vipwire.linux.netlink.conntrack import CT_DELETE, CT_NEW, Flow
 from vipwire.linux.netlink.message import NLM_F_CREATE, Message
-from vipwire.linux.netlink.socket_filter import beginnings_and_ends
+from vipwire.linux.netlink.socket_filter import pass_new_and_ended_flows
 from vipwire.model.net import Protocol
 from vipwire.plan.ejection import EndpointKey, Failure, Tallies, Tally
 from vipwire.proxy_daemon.serve.metrics import Metrics
@@ -110,9 +110,9 @@ async def test_there_is_a_socket_as_long_as_somebody_asks() -> None:
         assert world.kernels == []
         world.ask(POD)
         kernel, asker = world.kernels
-        assert (kernel.groups, kernel.program) == ([1, 3], beginnings_and_ends([POD.address], [POD.protocol]))
+        assert (kernel.groups, kernel.program) == ([1, 3], pass_new_and_ended_flows([POD.address], [POD.protocol]))
         world.ask(POD, POD._replace(address=ip("10.0.0.8")))
-        assert kernel.program == beginnings_and_ends([POD.address, ip("10.0.0.8")], [POD.protocol])
+        assert kernel.program == pass_new_and_ended_flows([POD.address, ip("10.0.0.8")], [POD.protocol])
         world.ask()
         assert (kernel.closed, asker.closed, len(world.kernels)) == (True, True, 2)
 

@@ -9,7 +9,7 @@ from tests.fakes.kernel import DictBackend
 from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
-from vipwire.modes.registry import every_spec
+from vipwire.modes.registry import list_specs
 from vipwire.modes.spec import Mode
 from vipwire.proxy_daemon.start.modes import build_mode
 
@@ -37,7 +37,7 @@ def test_without_the_flag_nothing_else_is_tried() -> None:
 
 
 def test_each_mode_falls_back_in_its_order() -> None:
-    for mode, ladder in ((spec.name, spec.fallback) for spec in every_spec()):
+    for mode, ladder in ((spec.name, spec.fallback) for spec in list_specs()):
         for at, works in enumerate(ladder):
             machine = Machine(*ladder[at:])
             config, _ = build_mode(Config(mode=mode, proxy_mode_fallback=True), Family, machine.build)

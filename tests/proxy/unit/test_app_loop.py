@@ -49,7 +49,7 @@ class SlowEngine:
     def read_ahead(self) -> None:
         self.asked.append("ahead")
 
-    def node_moved(self) -> None:
+    def note_node_change(self) -> None:
         self.asked.append("node")
 
     def has_few_changes(self, now: float) -> bool:
@@ -191,7 +191,7 @@ def test_a_loop_that_is_cancelled_finishes_what_is_read_ahead() -> None:
 def resting() -> Iterator[None]:
     """Let the collector rest, and leave it as it was."""
     before = gc.get_threshold()
-    cyclic_garbage.rest()
+    cyclic_garbage.disable_collection()
     yield
     gc.set_threshold(*before)
     gc.enable()
@@ -211,7 +211,7 @@ async def test_a_source_that_fails_before_the_first_sync_lets_garbage_be_looked_
     with closing(addresses):
         async with asyncio.timeout(60):
             loop = loop_of(SlowEngine(), addresses, FailingSource())
-            task = asyncio.get_running_loop().create_task(loop.look_around())
+            task = asyncio.get_running_loop().create_task(loop.check_surroundings())
             await asyncio.sleep(0)
             assert gc.isenabled()
             await ended(task)
@@ -255,7 +255,7 @@ class NoPorts(Quiet):
 
 async def test_memory_is_given_back_after_a_large_first_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     given, addresses = threading.Event(), NoAddresses()
-    monkeypatch.setattr("vipwire.process_lifecycle.cyclic_garbage.give_back", given.set)
+    monkeypatch.setattr("vipwire.process_lifecycle.cyclic_garbage.return_memory", given.set)
     monkeypatch.setattr("vipwire.proxy_daemon.loop._LEFT_SECONDS", 0.0)
     monkeypatch.setattr("vipwire.proxy_daemon.loop._MANY", 2)
     line = Line(Family.IPV4, DictBackend(), Pacer(0.0, 30.0))

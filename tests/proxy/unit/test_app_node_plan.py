@@ -11,7 +11,7 @@ from vipwire.config.sections import DetectLocal, NFTables
 from vipwire.model.net import Family
 from vipwire.model.node import Node, ServiceCIDR
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
-from vipwire.proxy_daemon.sync.node_plan import node_plan, planned_node, primary_address
+from vipwire.proxy_daemon.sync.node_plan import build_node_plan, choose_primary_address, plan_node
 from vipwire.watched_objects.event import Upserted
 from vipwire.watched_objects.store import Store
 
@@ -28,12 +28,12 @@ MACHINE = ips("172.16.0.9", "fd00::9")
 def made(
     family: Family = FOUR, node: Node | None = NODE, cidrs: tuple[ServiceCIDR, ...] = (), **fields: Any
 ) -> NodePlan:
-    return node_plan(Config(**fields), family, "node-1", node, cidrs, MACHINE)
+    return build_node_plan(Config(**fields), family, "node-1", node, cidrs, MACHINE)
 
 
 @pytest.mark.parametrize("node", [None, Node("node-1")])
 def test_an_api_server_s_node_without_addresses_has_no_primary_address(node: Node | None) -> None:
-    assert [primary_address(Config(), family, node, MACHINE) for family in Family] == [None, None]
+    assert [choose_primary_address(Config(), family, node, MACHINE) for family in Family] == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -50,8 +50,8 @@ def test_an_api_server_s_node_without_addresses_has_no_primary_address(node: Nod
 )
 def test_the_primary_address(bind: str, node: Node | None, four: str, six: str | None) -> None:
     config = Config(bind_address=bind, manifests=("/etc/vipwire/services",))
-    assert primary_address(config, FOUR, node, MACHINE) == ip(four)
-    assert primary_address(config, SIX, node, MACHINE) == (None if six is None else ip(six))
+    assert choose_primary_address(config, FOUR, node, MACHINE) == ip(four)
+    assert choose_primary_address(config, SIX, node, MACHINE) == (None if six is None else ip(six))
 
 
 def test_name_and_zone_are_the_nodes() -> None:
@@ -150,7 +150,7 @@ def test_a_mode_that_says_less_of_very_many_endpoints_is_told_of_them(mode: str,
     config = replace(Config(), mode=mode)
     pieces = [slice_of(f"s{at}", *(endpoint(f"10.{at}.0.{last}") for last in range(1, 252))) for at in range(4)]
     for piece in pieces:
-        assert not planned_node(config, Family.IPV4, "here", store, ()).crowded
+        assert not plan_node(config, Family.IPV4, "here", store, ()).crowded
         store.apply(Upserted(piece))
-    assert planned_node(config, Family.IPV4, "here", store, ()).crowded is crowded
-    assert not planned_node(config, Family.IPV6, "here", store, ()).crowded
+    assert plan_node(config, Family.IPV4, "here", store, ()).crowded is crowded
+    assert not plan_node(config, Family.IPV6, "here", store, ()).crowded

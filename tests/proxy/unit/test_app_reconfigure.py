@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from vipwire.config.configuration import ROWS, Config, complete
+from vipwire.config.configuration import ROWS, Config, fill_dependent_fields
 from vipwire.config.file import Loaded, read_config
 from vipwire.config.kinds import ModuleVerbosity, ValueKind
 from vipwire.config.schema import Applied, replace_at
@@ -18,11 +18,11 @@ from vipwire.model.net import Family, parse_address
 from vipwire.proxy_daemon.reloader import ConfigChange, Reloader, compare_configs
 from vipwire.proxy_daemon.serve.metrics import Metrics
 from vipwire.proxy_daemon.servers import server_settings
-from vipwire.proxy_daemon.start.machine import conntrack_sysctls
-from vipwire.proxy_daemon.sync.node_plan import node_plan
+from vipwire.proxy_daemon.start.machine import list_conntrack_sysctls
+from vipwire.proxy_daemon.sync.node_plan import build_node_plan
 
 FIELDS = {path: row for path, row in ROWS.items() if row.in_file}
-START = complete(Config(config_file="kp.yaml", cluster_cidr="10.244.0.0/16"))
+START = fill_dependent_fields(Config(config_file="kp.yaml", cluster_cidr="10.244.0.0/16"))
 OTHER: dict[str, Any] = {
     "featureGates": (("AllowServiceExternalIPs", False),),
     "logging.format": "json",
@@ -80,11 +80,11 @@ def test_a_field_counts_when_it_says(path: str) -> None:
 
 SEEN: dict[str, Callable[[Config], Any]] = {
     "the log": lambda config: config.logging,
-    "the kernel's settings": lambda config: (conntrack_sysctls(config.conntrack, 2), config.oom_score_adj),
+    "the kernel's settings": lambda config: (list_conntrack_sysctls(config.conntrack, 2), config.oom_score_adj),
     "the pace": lambda config: [dataclasses.replace(config, mode=mode).sync for mode in ("", "iptables", "ipvs")],
     "the servers": lambda config: [server_settings(name, config) for name in ("healthz server", "metrics server")],
     "the plan": lambda config: [
-        node_plan(each, family, "node", None, (), [parse_address("192.0.2.1")])
+        build_node_plan(each, family, "node", None, (), [parse_address("192.0.2.1")])
         for family in Family
         for mode in ("", "iptables")
         for local in {config.detect_local_mode, "BridgeInterface", "InterfaceNamePrefix"}
@@ -154,7 +154,7 @@ async def test_a_broken_file_leaves_what_runs_and_the_next_good_one_counts() -> 
 async def test_a_files_content_is_told_when_it_is_another_one(tmp_path: Path) -> None:
     """First there is no folder, then a file, then a link into a folder whose place another takes."""
     file = tmp_path / "mount" / "config"
-    told = FileWatch().contents(file)
+    told = FileWatch().yield_contents(file)
     seen = [await anext(told)]
     for change in (made, touched_and_changed, linked, swapped):
         change(tmp_path)

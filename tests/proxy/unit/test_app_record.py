@@ -21,7 +21,7 @@ RECORD = ProxyRecord(7, 100.0, "1.2.3", "node-1", "nftables", ("--cluster-cidr=1
 def claim(monkeypatch: pytest.MonkeyPatch) -> list[Holder]:
     """Return the holder of the claim, if any: whoever the test puts there."""
     holders: list[Holder] = []
-    monkeypatch.setattr(record, "running_proxy", lambda: next(iter(holders), None))
+    monkeypatch.setattr(record, "find_running_proxy", lambda: next(iter(holders), None))
     return holders
 
 

@@ -49,7 +49,7 @@ class Told:
             self.engine.apply(Listed(kind, ()))
         for number in range(MANY):
             changed = service(f"s{number}", f"10.96.1.{number}")
-            self.reporter.problems(self.engine.apply(Upserted(changed, (problem_of(number),))))
+            self.reporter.report_problems(self.engine.apply(Upserted(changed, (problem_of(number),))))
 
     def sync(self, now: float = 0.0) -> None:
         for outcome in self.engine.sync(now):
@@ -80,12 +80,12 @@ def test_problems_are_counted_when_somebody_asks() -> None:
 def test_a_node_that_does_not_exist_is_told_at_once_and_once(caplog: pytest.LogCaptureFixture) -> None:
     reporter = Told().reporter
     caplog.set_level(logging.INFO)
-    reporter.node_seen(exists=True)
+    reporter.report_node(exists=True)
     assert "Node" not in caplog.text
     for _ in range(3):
-        reporter.node_seen(exists=False)
+        reporter.report_node(exists=False)
     assert caplog.text.count("there is no Node 'node-1': all endpoints count as remote") == 1
-    reporter.node_seen(exists=True)
+    reporter.report_node(exists=True)
     assert "the Node exists" in caplog.text
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from vipwire.cli.install import SERVICES, require_visible, unit
+from vipwire.cli.install import SERVICES, render_unit, require_visible
 from vipwire.cli.main import main
 from vipwire.errors import VipwireError
 from vipwire.process_lifecycle import systemd
@@ -26,7 +26,7 @@ def test_systemd_takes_the_units_without_a_word_and_what_they_may_is_bounded(tmp
     paths = []
     for name in SERVICES:
         path = tmp_path / f"vipwire-{name}.service"
-        path.write_text(unit(name, shutil.which("true") or "/bin/true"))
+        path.write_text(render_unit(name, shutil.which("true") or "/bin/true"))
         paths.append(str(path))
     command = ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", *paths]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -39,7 +39,7 @@ def test_systemd_takes_the_units_without_a_word_and_what_they_may_is_bounded(tmp
 
 @pytest.mark.parametrize("name", ["ingress", "gateway"])
 def test_haproxy_may_go_into_its_empty_folder(name: str) -> None:
-    filters = [line for line in unit(name, "vipwire").splitlines() if line.startswith("SystemCallFilter=")]
+    filters = [line for line in render_unit(name, "vipwire").splitlines() if line.startswith("SystemCallFilter=")]
     assert "SystemCallFilter=@system-service chroot" in filters
     assert not any("@mount" in line for line in filters if "~" in line)  # chroot is one of these, and it would count
 

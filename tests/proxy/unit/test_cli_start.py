@@ -45,7 +45,7 @@ from vipwire.proxy_daemon import run
 import vipwire.modes.nftables.driver
 from vipwire.modes.nftables.kernel import NftablesBackend
 with run.AddressWatch(run.VIP_DEVICES) as addresses:
-    modes = {family: NftablesBackend(family) for family in run.families()}
+    modes = {family: NftablesBackend(family) for family in run.find_usable_families()}
     run.Proxy(config, modes, addresses, run.open_record(sys.argv[1]), run.find_access(config))
 print(json.dumps([sorted(sys.modules.keys() - before), len(found)]))
 """

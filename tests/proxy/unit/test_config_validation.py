@@ -5,8 +5,8 @@ import pytest
 from vipwire.config.configuration import Config
 from vipwire.config.file import read_config
 from vipwire.config.flags import build_config, parse_flags
-from vipwire.config.gates import SECURITY_GATES, gate_errors, gate_notes
-from vipwire.config.schema import port_range
+from vipwire.config.gates import SECURITY_GATES, find_gate_errors, find_gate_notes
+from vipwire.config.schema import parse_port_range
 from vipwire.config.validation import validate
 from vipwire.errors import ConfigError
 
@@ -190,7 +190,7 @@ def test_all_errors_are_told_at_once() -> None:
     ],
 )
 def test_port_ranges_are_read_with_both_ends(text: str, expected: range | None) -> None:
-    assert port_range(text) == expected
+    assert parse_port_range(text) == expected
 
 
 @pytest.mark.parametrize("gate", ["EndpointSliceProxying", "DynamicResourceAllocation", "GateOfKubernetes140"])
@@ -199,7 +199,7 @@ def test_a_gate_of_another_version_or_component_causes_a_warning(gate: str, valu
     given = parse_flags([f"--feature-gates={gate}={value}", "--nodeport-addresses=primary"])
     (warning,) = build_config(given).warnings
     assert warning.endswith(f": {gate}")
-    assert gate_notes([("NFTablesProxyMode", True)]) == ()
+    assert find_gate_notes([("NFTablesProxyMode", True)]) == ()
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_gate_of_another_version_or_component_causes_a_warning(gate: str, valu
 )
 def test_a_misspelt_gate_that_decides_about_trust_is_refused(written: str, meant: str) -> None:
     assert meant in SECURITY_GATES
-    (error,) = gate_errors([(written, False)])
+    (error,) = find_gate_errors([(written, False)])
     assert meant in error
     with pytest.raises(ConfigError):
         build_config(parse_flags([f"--feature-gates={written}=false"]))

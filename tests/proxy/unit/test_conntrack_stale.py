@@ -1,10 +1,10 @@
 from tests.fakes import values
 
-from vipwire.linux.conntrack.stale import Staleness, UdpEndpoint, udp_frontends
+from vipwire.linux.conntrack.stale import Staleness, UdpEndpoint, collect_udp_frontends
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
 from vipwire.model.service import EndpointPort
 from vipwire.plan.frontends import plan_service
-from vipwire.plan.resolve import at_port
+from vipwire.plan.resolve import narrow_to_port
 
 
 def endpoints(*pairs: tuple[str, int]) -> frozenset[UdpEndpoint]:
@@ -35,7 +35,7 @@ def test_each_port_of_a_range_has_the_endpoints_that_packets_to_it_reach() -> No
     )
     plan = plan_service(values.node_plan(port_ranges=True), asked, [piece, other])
     (wide,) = plan.ranges
-    expected = {(wide.frontend.key.address, number): at_port(wide, number).serving for number in range(50, 61)}
+    expected = {(wide.frontend.key.address, number): narrow_to_port(wide, number).serving for number in range(50, 61)}
     expected |= {(each.key.address, each.key.port): each.serving for each in plan.frontends if each.key.port == 53}
     assert len(expected) == 11
-    assert udp_frontends([plan, None]) == expected
+    assert collect_udp_frontends([plan, None]) == expected

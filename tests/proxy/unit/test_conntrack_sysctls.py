@@ -4,7 +4,7 @@ from msgspec.structs import replace
 from vipwire.config.sections import Conntrack
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl, Want
-from vipwire.proxy_daemon.start.machine import conntrack_sysctls, forwarding_sysctls, table_size
+from vipwire.proxy_daemon.start.machine import compute_conntrack_max, list_conntrack_sysctls, list_forwarding_sysctls
 
 NOTHING = Conntrack(max_per_core=0, min=0, tcp_established_timeout=0.0, tcp_close_wait_timeout=0.0)
 
@@ -26,11 +26,11 @@ NOTHING = Conntrack(max_per_core=0, min=0, tcp_established_timeout=0.0, tcp_clos
     ],
 )
 def test_the_size_of_the_table(per_core: int, minimum: int, cpus: int, size: int) -> None:
-    assert table_size(per_core, minimum, cpus) == size
+    assert compute_conntrack_max(per_core, minimum, cpus) == size
 
 
 def test_the_defaults_of_kube_proxy() -> None:
-    assert conntrack_sysctls(Conntrack(), cpus=2) == (
+    assert list_conntrack_sysctls(Conntrack(), cpus=2) == (
         Sysctl("net/netfilter/nf_conntrack_max", 131072, Want.EXACTLY_OR_MORE),
         Sysctl("net/netfilter/nf_conntrack_buckets", 32768, Want.AT_LEAST),
         Sysctl("net/netfilter/nf_conntrack_tcp_timeout_established", 86400),
@@ -39,7 +39,7 @@ def test_the_defaults_of_kube_proxy() -> None:
 
 
 def test_zero_leaves_the_kernels_values() -> None:
-    assert conntrack_sysctls(NOTHING, cpus=64) == ()
+    assert list_conntrack_sysctls(NOTHING, cpus=64) == ()
 
 
 @pytest.mark.parametrize(
@@ -53,13 +53,13 @@ def test_zero_leaves_the_kernels_values() -> None:
     ],
 )
 def test_each_setting_alone(settings: Conntrack, path: str, value: int) -> None:
-    assert conntrack_sysctls(settings, cpus=2) == (Sysctl(f"net/netfilter/{path}", value),)
+    assert list_conntrack_sysctls(settings, cpus=2) == (Sysctl(f"net/netfilter/{path}", value),)
 
 
 def test_forwarding_is_wanted_for_the_families_that_are_proxied() -> None:
     ipv4, ipv6 = Sysctl("net/ipv4/ip_forward", 1), Sysctl("net/ipv6/conf/all/forwarding", 1)
-    assert forwarding_sysctls([Family.IPV4]) == (ipv4,)
-    assert forwarding_sysctls([Family.IPV4, Family.IPV6]) == (ipv4, ipv6)
+    assert list_forwarding_sysctls([Family.IPV4]) == (ipv4,)
+    assert list_forwarding_sysctls([Family.IPV4, Family.IPV6]) == (ipv4, ipv6)
 
 
 def test_a_setting_is_named_as_sysctl_names_it() -> None:

@@ -3,7 +3,7 @@
 import pytest
 from tests.fakes.values import endpoint, ip, named, node_plan, port, service, slice_of
 
-from vipwire.linux.conntrack.stale import Unanswered, waiting_in_vain
+from vipwire.linux.conntrack.stale import Unanswered, find_unanswered
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.ejection import EndpointKey, Tally
@@ -45,7 +45,7 @@ def change(annotations: tuple[tuple[str, str], ...] = EJECTING) -> PlanChange:
     pods = [endpoint("10.0.0.7"), endpoint("10.0.0.8")]
     planner, view = Planner(node_plan(port_ranges=True)), (lambda name: (asked, (slice_of(name.name, *pods),)))
     (first,) = planner.update([named("web")], view).values()
-    planner.ejections.take({EndpointKey(Protocol.TCP, SILENT, 8080): Tally(failures=3)}, 1.0)
+    planner.ejections.take_tallies({EndpointKey(Protocol.TCP, SILENT, 8080): Tally(failures=3)}, 1.0)
     if not annotations:
         del pods[0]
     (second,) = planner.update([named("web")], view, 1.0).values()
@@ -54,15 +54,15 @@ def change(annotations: tuple[tuple[str, str], ...] = EJECTING) -> PlanChange:
 
 def test_what_an_ejection_leaves_out_of_the_pools_is_waited_for_in_vain() -> None:
     ejected = change()
-    assert waiting_in_vain([ejected]) == Unanswered(frozenset({(6, SILENT, 8080)}), frozenset({80, 30080}))
-    assert not waiting_in_vain([PlanChange(ejected.new, ejected.old)]).endpoints
-    assert not waiting_in_vain([PlanChange(None, ejected.new), PlanChange(ejected.old, None)]).endpoints
+    assert find_unanswered([ejected]) == Unanswered(frozenset({(6, SILENT, 8080)}), frozenset({80, 30080}))
+    assert not find_unanswered([PlanChange(ejected.new, ejected.old)]).endpoints
+    assert not find_unanswered([PlanChange(None, ejected.new), PlanChange(ejected.old, None)]).endpoints
 
 
 def test_with_a_range_of_ports_every_flow_is_looked_at() -> None:
-    waiting = waiting_in_vain([change((*EJECTING, ("vipwire.io/port-range", "70-90")))])
+    waiting = find_unanswered([change((*EJECTING, ("vipwire.io/port-range", "70-90")))])
     assert (waiting.endpoints, waiting.ports()) == (frozenset({(6, SILENT, 8080)}), None)
 
 
 def test_where_nobody_ejects_nothing_is_deleted() -> None:
-    assert not waiting_in_vain([change(())]).endpoints
+    assert not find_unanswered([change(())]).endpoints

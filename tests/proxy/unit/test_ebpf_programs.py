@@ -64,7 +64,7 @@ def test_there_is_a_program_for_each_hook() -> None:
 
 @pytest.mark.parametrize("family", list(Family), ids=str)
 def test_sizes_are_those_of_the_maps(family: Family) -> None:
-    maps, version = build().object.maps, layout.version(family)
+    maps, version = build().object.maps, layout.choose_family_suffix(family)
     address = parse_address("10.0.0.1" if family is Family.IPV4 else "fd00::1")
     key = layout.frontend_key(address, Protocol.TCP, 80)
     endpoint = layout.endpoint_slot(address, 80)[: layout.endpoint_size(family)]

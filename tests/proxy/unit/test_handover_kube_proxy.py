@@ -7,7 +7,12 @@ from pathlib import Path
 import pytest
 
 from vipwire.errors import ConfigError
-from vipwire.proxy_daemon.handover.configured import find_configuration, from_config_map, from_configz, of_process
+from vipwire.proxy_daemon.handover.configured import (
+    find_configuration,
+    parse_config_map,
+    parse_configz,
+    read_process_configuration,
+)
 from vipwire.proxy_daemon.handover.kube_proxy import KubeProxy, find_kube_proxy
 
 
@@ -100,7 +105,7 @@ def process(folder: Path, *words: str) -> Path:
 
 
 def test_configz_is_what_it_runs_with() -> None:
-    config = from_configz(json.dumps({"kubeproxy.config.k8s.io": DOCUMENT}), "configz")
+    config = parse_configz(json.dumps({"kubeproxy.config.k8s.io": DOCUMENT}), "configz")
     assert (config.mode, config.ipvs.scheduler, config.ipvs.strict_arp) == ("ipvs", "lc", True)
     assert config.ipvs.tcp_timeout == 7200
 
@@ -108,7 +113,7 @@ def test_configz_is_what_it_runs_with() -> None:
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"kubeproxy.config.k8s.io": {"Mode": "ipvs"}}'])
 def test_a_page_of_somebody_else_or_of_an_older_version_is_told(text: str) -> None:
     with pytest.raises(ConfigError, match="configz"):
-        from_configz(text, "configz")
+        parse_configz(text, "configz")
 
 
 def test_flags_count_where_there_is_no_file(tmp_path: Path) -> None:
@@ -120,7 +125,7 @@ def test_flags_count_where_there_is_no_file(tmp_path: Path) -> None:
         "--kubeconfig=/x",
         "-v=2",
     )
-    found = of_process(process(tmp_path / "7", *words))
+    found = read_process_configuration(process(tmp_path / "7", *words))
     assert found.where == "the command line of process 7"
     assert (found.mode, found.config.ipvs.scheduler) == ("ipvs", "sh")
     assert found.config.ipvs.exclude_cidrs == ("10.0.0.0/8",)
@@ -131,22 +136,22 @@ def test_the_file_is_read_below_the_containers_root(tmp_path: Path) -> None:
     file = folder / "root/var/lib/kube-proxy/config.conf"
     file.parent.mkdir(parents=True)
     file.write_text(json.dumps(DOCUMENT))
-    found = of_process(folder)
+    found = read_process_configuration(folder)
     assert found.where == "/var/lib/kube-proxy/config.conf of process 7"
     assert found.config.ipvs.exclude_cidrs == ("192.168.99.0/24",)
 
 
 def test_a_blank_mode_is_iptables(tmp_path: Path) -> None:
-    assert of_process(process(tmp_path / "7")).mode == "iptables"
+    assert read_process_configuration(process(tmp_path / "7")).mode == "iptables"
 
 
 def test_the_config_map_is_kubeadms() -> None:
     data = {"kubeconfig.conf": "kind: Config", "config.conf": json.dumps(DOCUMENT)}
-    assert from_config_map({"data": data}, "it").mode == "ipvs"
+    assert parse_config_map({"data": data}, "it").mode == "ipvs"
     empties: tuple[object, ...] = ({}, {"data": None}, {"data": {"x": "y"}}, [], {"data": []})
     for empty in empties:
         with pytest.raises(ConfigError, match="it: contains no KubeProxyConfiguration"):
-            from_config_map(empty, "it")
+            parse_config_map(empty, "it")
 
 
 def test_no_kube_proxy_has_no_configuration() -> None:

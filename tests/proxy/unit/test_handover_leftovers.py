@@ -9,18 +9,24 @@ from tests.fakes.kernel import DictBackend
 from vipwire.linux.netlink.ipset import IpsetEntry
 from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, ServiceFlag, VirtualServer
 from vipwire.model.net import Address, Family, parse_address
-from vipwire.modes.ipvs.driver import FirstCommit, in_steps
-from vipwire.modes.ipvs.leftovers import IpvsConnection, judge, parse_flows, removable_objects, to_sockets
+from vipwire.modes.ipvs.driver import FirstCommit, split_into_steps
+from vipwire.modes.ipvs.leftovers import (
+    IpvsConnection,
+    build_redirection,
+    find_leftovers,
+    parse_flows,
+    removable_objects,
+)
 from vipwire.modes.ipvs.objects import ranges
 from vipwire.modes.ipvs.objects.device import parse_sources
 from vipwire.modes.ipvs.objects.names import Ipset, MarkRule, Object, ObjectKey, SetEntry, Vip
 from vipwire.modes.ipvs.ownership import GUARDS
 from vipwire.modes.ipvs.skeleton import node_objects
-from vipwire.modes.xtables.ownership import count_chains, removals
+from vipwire.modes.xtables.ownership import count_chains, write_removals
 from vipwire.modes.xtables.save import ChainName, read_table
 from vipwire.plan.node import NodePlan
 from vipwire.proxy_daemon.cleanup import VipwireOnlyOwner, all_of
-from vipwire.proxy_daemon.handover.leftovers import owners
+from vipwire.proxy_daemon.handover.leftovers import list_owners
 from vipwire.reconcile.delta import Delta
 
 WEB, DNS, POD = (parse_address(each) for each in ("10.96.0.1", "10.96.0.10", "10.244.1.5"))
@@ -67,10 +73,10 @@ def objects() -> dict[ObjectKey, Object]:
 def leave(mode: str, running: str = "", held: Collection[ChainName] = ()) -> list[str]:
     """Write what removes a mode from where ipvs mode's rules are."""
     family = Family.IPV4
-    known, tables = owners(family), read_saved(family)
+    known, tables = list_owners(family), read_saved(family)
     for table, chains in tables.items():  # what the running mode has too, it has written anew
         chains.update({each: [] for each in chains if running and known[running].owns(table, each)})
-    return "".join(removals(tables, [known[mode]], known.get(running), held)).splitlines()
+    return "".join(write_removals(tables, [known[mode]], known.get(running), held)).splitlines()
 
 
 def read_saved(family: Family) -> dict[str, dict[str, list[str]]]:
@@ -79,7 +85,7 @@ def read_saved(family: Family) -> dict[str, dict[str, list[str]]]:
 
 def test_ipvs_modes_chains_are_known_from_those_of_iptables_mode() -> None:
     for family in Family:
-        assert count_chains(owners(family), read_saved(family)).keys() == {"ipvs"}
+        assert count_chains(list_owners(family), read_saved(family)).keys() == {"ipvs"}
 
 
 def test_its_chains_go_and_what_iptables_mode_has_under_the_same_names_stays() -> None:
@@ -96,15 +102,15 @@ def test_its_chains_go_and_what_iptables_mode_has_under_the_same_names_stays() -
 def test_a_chain_that_others_jump_to_is_only_emptied() -> None:
     tables = read_saved(Family.IPV4)
     tables["nat"]["OTHERS"] = ["-j KUBE-LOAD-BALANCER"]
-    (text,) = (each for each in removals(tables, [owners(Family.IPV4)["ipvs"]]) if each.startswith("*nat"))
+    (text,) = (each for each in write_removals(tables, [list_owners(Family.IPV4)["ipvs"]]) if each.startswith("*nat"))
     assert ":KUBE-LOAD-BALANCER - [0:0]" in text
     assert "-X KUBE-LOAD-BALANCER" not in text
 
 
 def test_beside_a_kube_proxy_in_ipvs_mode_only_chains_that_vipwire_alone_makes_go() -> None:
-    ipvs, iptables = owners(Family.IPV4)["ipvs"], owners(Family.IPV4)["iptables"]
+    ipvs, iptables = list_owners(Family.IPV4)["ipvs"], list_owners(Family.IPV4)["iptables"]
     leaving = [VipwireOnlyOwner(ipvs), iptables]
-    texts = removals(read_saved(Family.IPV4), leaving, all_of([ipvs]))
+    texts = write_removals(read_saved(Family.IPV4), leaving, all_of([ipvs]))
     tables = {text.partition("\n")[0]: text for text in texts}
     assert "-X KUBE-PROXY-FIREWALL" in tables["*mangle"], "kube-proxy has none in that table"
     text = tables["*nat"] + tables["*filter"]
@@ -138,8 +144,8 @@ def test_the_running_ipvs_mode_is_not_seen_by_who_removes_iptables_modes_chains(
     assert leave("iptables", "ipvs") == []
     tables = read_saved(Family.IPV4)
     tables["nat"]["KUBE-SVC-A"] = ["-j RETURN"]
-    known = owners(Family.IPV4)
-    (text,) = removals(tables, [known["iptables"]], known["ipvs"])
+    known = list_owners(Family.IPV4)
+    (text,) = write_removals(tables, [known["iptables"]], known["ipvs"])
     assert text == "*nat\n:KUBE-SVC-A - [0:0]\n-X KUBE-SVC-A\nCOMMIT\n"
 
 
@@ -150,7 +156,7 @@ def test_connections_that_are_over_do_not_count() -> None:
 
 
 def test_virtual_servers_in_use_and_their_addresses_stay_and_all_sets() -> None:
-    left = judge(Family.IPV4, objects(), frozenset({IpvsConnection((WEB, 80), (POD, 80))}))
+    left = find_leftovers(Family.IPV4, objects(), frozenset({IpvsConnection((WEB, 80), (POD, 80))}))
     gone = removable_objects(left)
     assert server(WEB) not in gone
     assert Vip(WEB) not in gone
@@ -164,7 +170,7 @@ def test_new_connections_to_node_ports_are_left_to_who_listens_there_and_others_
     port = VirtualServer(6, node, 30080)
     real, here = RealServer(port, POD, 80), RealServer(port, node, 30080)
     everything = {**objects(), port: Scheduling("sh", ServiceFlag.PERSISTENT, 60), real: Forwarding(2)}
-    delta = to_sockets(judge(Family.IPV4, everything, frozenset()))
+    delta = build_redirection(find_leftovers(Family.IPV4, everything, frozenset()))
     assert delta.added == {here: Forwarding(1, Method.ROUTE)}
     assert delta.changed == {
         port: (everything[port], Scheduling("rr")),
@@ -173,7 +179,7 @@ def test_new_connections_to_node_ports_are_left_to_who_listens_there_and_others_
     assert not delta.removed
     everything |= {port: Scheduling("rr"), here: Forwarding(1, Method.ROUTE)}
     del everything[real]  # without weight it is not seen
-    assert not to_sockets(judge(Family.IPV4, everything, frozenset()))
+    assert not build_redirection(find_leftovers(Family.IPV4, everything, frozenset()))
 
 
 def test_a_connection_to_a_socket_here_keeps_no_virtual_server() -> None:
@@ -184,7 +190,7 @@ def test_a_connection_to_a_socket_here_keeps_no_virtual_server() -> None:
 
 
 def test_an_address_that_a_socket_of_the_node_has_stays_and_what_tells_that_it_is_ours() -> None:
-    left = judge(Family.IPV4, objects(), frozenset(), frozenset({WEB, POD}))
+    left = find_leftovers(Family.IPV4, objects(), frozenset(), frozenset({WEB, POD}))
     assert left.addresses == {WEB}
     kept = objects().keys() - removable_objects(left).keys()
     assert kept == {Vip(WEB), *(key for key in objects() if isinstance(key, Ipset | SetEntry))}
@@ -201,7 +207,7 @@ def test_sockets_are_read_in_this_machines_order_of_bytes() -> None:
 
 def test_everything_goes_when_nothing_is_in_use() -> None:
     everything = objects()
-    assert removable_objects(judge(Family.IPV4, everything, frozenset())) == everything
+    assert removable_objects(find_leftovers(Family.IPV4, everything, frozenset())) == everything
 
 
 class Written(DictBackend):
@@ -237,7 +243,7 @@ def test_both_steps_together_are_the_whole() -> None:
         changed={ChainName("nat", "A"): (("x",), ("y",))},
         removed={Vip(DNS): None},
     )
-    first, rest = in_steps(delta, listens=False)
+    first, rest = split_into_steps(delta, listens=False)
     assert {**first.added, **rest.added} == delta.added
     assert {**first.changed, **rest.changed} == delta.changed
     assert rest.removed == delta.removed
@@ -249,16 +255,18 @@ def test_where_node_ports_were_sockets_their_virtual_servers_come_with_the_chain
     real = RealServer(port, POD, 80)
     ahead: dict[Any, Any] = {Vip(WEB): None, server(WEB): Scheduling("rr"), RealServer(server(WEB), POD, 80): 1}
     behind: dict[Any, Any] = {chain: (), port: Scheduling("rr"), real: Forwarding(1)}
-    first, rest = in_steps(Delta(added=ahead | behind), listens=True)
+    first, rest = split_into_steps(Delta(added=ahead | behind), listens=True)
     assert (first.added, rest.added) == (ahead, behind)
-    first, rest = in_steps(Delta(added=ahead | behind), listens=False)
+    first, rest = split_into_steps(Delta(added=ahead | behind), listens=False)
     assert rest.added == {chain: ()}
 
 
 def test_a_range_has_connections_in_use_where_its_real_servers_leave_the_port_alone() -> None:
     marked = VirtualServer(0, Address(b""), 0, 0x123)
     range_of: dict[ObjectKey, Object] = {marked: Scheduling("rr"), RealServer(marked, POD, 0): Forwarding(1)}
-    busy = judge(Family.IPV4, {**range_of, Vip(WEB): None}, frozenset({IpvsConnection((WEB, 10123), (POD, 10123))}))
+    busy = find_leftovers(
+        Family.IPV4, {**range_of, Vip(WEB): None}, frozenset({IpvsConnection((WEB, 10123), (POD, 10123))})
+    )
     assert busy.busy == {marked}
     assert busy.addresses == {WEB}
-    assert not judge(Family.IPV4, range_of, frozenset({IpvsConnection((WEB, 10123), (DNS, 10123))})).busy
+    assert not find_leftovers(Family.IPV4, range_of, frozenset({IpvsConnection((WEB, 10123), (DNS, 10123))})).busy

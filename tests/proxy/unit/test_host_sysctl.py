@@ -6,14 +6,14 @@ import pytest
 
 from vipwire.errors import UnsupportedError
 from vipwire.linux.host import kernel
-from vipwire.linux.host.kernel import capabilities, cpus, require_net_admin, require_nftables
+from vipwire.linux.host.kernel import count_cpus, read_capabilities, require_net_admin, require_nftables
 from vipwire.linux.host.kernel_release import KernelRelease
 from vipwire.linux.host.settings import (
     SysctlChange,
     apply_sysctls,
+    list_router_sysctls,
     read_sysctl,
     remedy_of,
-    router_sysctls,
     set_oom_score_adj,
 )
 from vipwire.model.sysctl import Sysctl, Want
@@ -116,14 +116,14 @@ PREFIX = f"fd00{'0' * 28} 40 {'0' * 32} 00 {'0' * 32} 00000100 00000001 00000000
 def test_an_interface_with_a_learned_default_route_keeps_it_when_ipv6_is_forwarded(tmp_path: Path) -> None:
     put(tmp_path, "sys/net/ipv6/conf/all/forwarding", "0\n")
     put(tmp_path, "thread-self/net/ipv6_route", LEARNED + STATIC + PREFIX + LEARNED)
-    assert router_sysctls(tmp_path) == (Sysctl("net/ipv6/conf/eth0/accept_ra", 2, Want.AT_LEAST),)
+    assert list_router_sysctls(tmp_path) == (Sysctl("net/ipv6/conf/eth0/accept_ra", 2, Want.AT_LEAST),)
 
 
 def test_a_machine_that_forwards_already_or_has_no_ipv6_is_left_alone(tmp_path: Path) -> None:
-    assert router_sysctls(tmp_path) == ()
+    assert list_router_sysctls(tmp_path) == ()
     put(tmp_path, "thread-self/net/ipv6_route", LEARNED)
     put(tmp_path, "sys/net/ipv6/conf/all/forwarding", "1\n")
-    assert router_sysctls(tmp_path) == ()
+    assert list_router_sysctls(tmp_path) == ()
 
 
 def test_the_oom_score_is_set(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_what_is_no_release_is_refused_with_its_text(text: str) -> None:
 
 def test_the_running_kernel_has_a_release_and_cpus() -> None:
     assert KernelRelease.running() >= KernelRelease(4, 0)
-    assert cpus() >= 1
+    assert count_cpus() >= 1
 
 
 @pytest.mark.parametrize(
@@ -210,11 +210,11 @@ def proc(folder: Path, effective: str) -> Path:
     ],
 )
 def test_capabilities_are_those_in_force(tmp_path: Path, line: str, expected: set[str]) -> None:
-    assert capabilities(proc(tmp_path, line)) == expected
+    assert read_capabilities(proc(tmp_path, line)) == expected
 
 
 def test_where_nothing_can_be_read_there_are_none(tmp_path: Path) -> None:
-    assert capabilities(tmp_path) == frozenset()
+    assert read_capabilities(tmp_path) == frozenset()
 
 
 def test_the_missing_capability_is_named_and_what_works_without(tmp_path: Path) -> None:

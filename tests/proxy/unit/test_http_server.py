@@ -10,10 +10,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 import pytest
 
 from vipwire.http_server.exchange import Reply, Stream
-from vipwire.http_server.pages import LONGEST_BODY, Pages, Request, serve
+from vipwire.http_server.pages import LONGEST_BODY, Pages, Request, serve_pages
 from vipwire.http_server.room import Limits, Room
 from vipwire.http_server.server import Serving
-from vipwire.proxy_daemon.serve.server import listen
+from vipwire.proxy_daemon.serve.server import open_listening_socket
 
 
 async def echo(request: Request) -> Reply:
@@ -34,8 +34,8 @@ def pages() -> Pages:
 def at_a_server(story: Callable[[int, Serving], Awaitable[bytes]]) -> bytes:
     async def run() -> bytes:
         async with asyncio.timeout(60):
-            listener = listen("127.0.0.1", 0)
-            serving = serve(listener, pages())
+            listener = open_listening_socket("127.0.0.1", 0)
+            serving = serve_pages(listener, pages())
             found = await story(listener.getsockname()[1], serving)
             await serving.close()
         return found
@@ -190,9 +190,9 @@ async def test_what_is_being_answered_makes_no_room() -> None:
         await go.wait()
         return Reply("done")
 
-    listener = listen("127.0.0.1", 0)
+    listener = open_listening_socket("127.0.0.1", 0)
     port = listener.getsockname()[1]
-    serving = serve(listener, Pages(slow=slow))
+    serving = serve_pages(listener, Pages(slow=slow))
     pairs = [await asyncio.open_connection("127.0.0.1", port) for _ in range(Limits().connections)]
     for _, writer in pairs:
         writer.write(b"GET /slow HTTP/1.1\r\n" + LAST)
@@ -216,8 +216,8 @@ async def test_costly_answers_leave_turns_to_other_work() -> None:
         answered += 1
         return Reply("done")
 
-    listener = listen("127.0.0.1", 0)
-    serving = serve(listener, Pages(costly=costly))
+    listener = open_listening_socket("127.0.0.1", 0)
+    serving = serve_pages(listener, Pages(costly=costly))
     pairs = [await asyncio.open_connection("127.0.0.1", listener.getsockname()[1]) for _ in range(48)]
     for _, writer in pairs:
         writer.write(b"GET /costly HTTP/1.1\r\n" + LAST)
@@ -238,8 +238,8 @@ async def test_closing_leaves_time_for_what_is_being_answered() -> None:
         await go.wait()
         return Reply("done")
 
-    listener = listen("127.0.0.1", 0)
-    serving = serve(listener, Pages(slow=slow))
+    listener = open_listening_socket("127.0.0.1", 0)
+    serving = serve_pages(listener, Pages(slow=slow))
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
     idle, silent = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
     writer.write(b"GET /slow HTTP/1.1\r\n\r\n")
@@ -261,8 +261,8 @@ def streaming(
 
     async def run() -> None:
         async with asyncio.timeout(60):
-            listener, site = listen("127.0.0.1", 0), Endless()
-            serving = serve(listener, site, Room(Limits(**limits)))  # type: ignore[arg-type]
+            listener, site = open_listening_socket("127.0.0.1", 0), Endless()
+            serving = serve_pages(listener, site, Room(Limits(**limits)))  # type: ignore[arg-type]
             reader, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1], limit=1 << 16)
             writer.write(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
             await story(reader, writer, site)

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from vipwire.config.configuration import Config
-from vipwire.inspect.check.facts import Facts, ForeignTable, gather
-from vipwire.inspect.check.findings import Level, check_document, check_view, judge
-from vipwire.inspect.command.show import console
+from vipwire.inspect.check.facts import Facts, ForeignTable, gather_facts
+from vipwire.inspect.check.findings import Level, check_document, check_view, list_findings
+from vipwire.inspect.command.show import build_console
 from vipwire.linux.host.kernel_release import KernelRelease
 from vipwire.proxy_daemon.start.record import ProxyRecord, ProxyState
 
@@ -31,11 +31,11 @@ RECORD = ProxyRecord(7, 0.0, "1.2.3", "node-1", "nftables")
 
 
 def found(facts: Facts, mode: str = "nftables") -> dict[str, tuple[Level, str]]:
-    return {f"{each.area} {each.what}": (each.level, each.remedy) for each in judge(facts, mode)}
+    return {f"{each.area} {each.what}": (each.level, each.remedy) for each in list_findings(facts, mode)}
 
 
 def test_a_machine_that_is_fine_has_nothing_bad_and_no_warning() -> None:
-    document = check_document(judge(FINE, "nftables"), "nftables")
+    document = check_document(list_findings(FINE, "nftables"), "nftables")
     assert (document["bad"], document["warnings"]) == (0, 0)
 
 
@@ -108,8 +108,8 @@ def test_what_is_wrong_is_said_with_a_remedy(change: dict[str, object], what: st
 
 
 def verdict(facts: Facts) -> tuple[int, str]:
-    document = check_document(judge(facts, "nftables"), "nftables")
-    screen = console(200)
+    document = check_document(list_findings(facts, "nftables"), "nftables")
+    screen = build_console(200)
     with screen.capture() as out:
         screen.print(check_view(document, wide=True))
     return document["bad"], out.get()
@@ -125,8 +125,8 @@ def test_what_the_proxy_will_set_is_not_bad() -> None:
 
 
 def test_a_mode_needs_the_right_to_program_it() -> None:
-    said = {each.said for each in judge(FINE, "nftables") if each.area == "mode"}
-    weak = {each.said for each in judge(replace(FINE, capabilities=frozenset()), "nftables")}
+    said = {each.said for each in list_findings(FINE, "nftables") if each.area == "mode"}
+    weak = {each.said for each in list_findings(replace(FINE, capabilities=frozenset()), "nftables")}
     assert "can run here" in said
     assert "can run here, with CAP_NET_ADMIN" in weak
 
@@ -157,10 +157,10 @@ def test_ipvs_is_nobody_elses_in_ipvs_mode() -> None:
 
 
 def test_a_machine_of_which_nothing_can_be_read_makes_facts_all_the_same(tmp_path: Path) -> None:
-    facts = gather(Config(), tmp_path)
+    facts = gather_facts(Config(), tmp_path)
     assert (facts.sysctls, facts.capabilities, facts.ipvs_services, facts.ipv6) == ({}, frozenset(), None, False)
-    document = check_document(judge(facts, "nftables"), "nftables")
-    screen = console(200)
+    document = check_document(list_findings(facts, "nftables"), "nftables")
+    screen = build_console(200)
     with screen.capture() as out:
         screen.print(check_view(document, wide=True))
     assert document["bad"] > 0

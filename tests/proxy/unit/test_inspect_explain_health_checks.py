@@ -8,7 +8,7 @@ import pytest
 from tests.proxy.unit.inspected import HTTP, PODS, Teller, look, make_config
 
 from vipwire.inspect.explain.document import explain_document
-from vipwire.inspect.explain.explanation import explain
+from vipwire.inspect.explain.explanation import explain_packet
 from vipwire.inspect.explain.packet import read_packet
 from vipwire.inspect.node.situation import Situation
 from vipwire.model.net import parse_address
@@ -46,7 +46,7 @@ SERVICES = [
 
 
 def asked(situation: Situation, destination: str, source: str = OUTSIDE) -> Any:
-    made = explain(situation, read_packet(situation, source, destination), lambda _: None)
+    made = explain_packet(situation, read_packet(situation, source, destination), lambda _: None)
     assert made is not None
     return explain_document(made)
 

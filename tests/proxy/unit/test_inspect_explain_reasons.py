@@ -8,7 +8,7 @@ import pytest
 from tests.proxy.unit.inspected import HTTP, PODS, Shelf, Teller, look, make_config
 
 from vipwire.inspect.explain.document import explain_document
-from vipwire.inspect.explain.explanation import explain
+from vipwire.inspect.explain.explanation import explain_packet
 from vipwire.inspect.explain.packet import read_packet
 from vipwire.model.net import Address, parse_address
 from vipwire.reconcile.explainer import BY_CHANCE, IN_TURN, Direct, Walk
@@ -33,7 +33,7 @@ def asked(
     situation = look(config, Shelf({"x": ""}), Teller(walk))
     unreachable = {parse_address(text): why for text, why in (without or {}).items()}
     packet = read_packet(situation, source, f"{VIP}:80")
-    made = explain(situation, packet, lambda _: NODE, lambda address: unreachable.get(address, ""))
+    made = explain_packet(situation, packet, lambda _: NODE, lambda address: unreachable.get(address, ""))
     assert made is not None
     return explain_document(made)
 

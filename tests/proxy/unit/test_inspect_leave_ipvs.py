@@ -20,7 +20,7 @@ from vipwire.inspect.check.leave_ipvs import (
     leave_exit,
     leave_view,
 )
-from vipwire.inspect.command.show import console
+from vipwire.inspect.command.show import build_console
 from vipwire.linux.netlink.ipset import IpsetEntry
 from vipwire.linux.netlink.ipvs import Scheduling, ServiceFlag, Timeouts, VirtualServer
 from vipwire.model.net import Family
@@ -191,7 +191,7 @@ def test_without_ipvs_there_is_nothing_to_leave_and_what_nobody_can_see_is_statu
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_the_table_says_now_and_then_and_what_to_do(*, wide: bool) -> None:
-    screen = console()
+    screen = build_console()
     made = leave_document(leaving(), judge_leaving(leaving()), ["Services: nobody answers"])
     with screen.capture() as capture:
         screen.print(leave_view(made, wide=wide))

@@ -9,7 +9,7 @@ import pytest
 
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError
-from vipwire.inspect.check.ipvs_facts import config_map
+from vipwire.inspect.check.ipvs_facts import read_config_map
 
 PATH = "/api/v1/namespaces/kube-system/configmaps/kube-proxy"
 CONF = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: ipvs\n"
@@ -41,20 +41,20 @@ def master() -> Iterator[str]:
 
 
 def test_the_config_map_is_read(master: str) -> None:
-    found = config_map(Config(master=master))
+    found = read_config_map(Config(master=master))
     assert found is not None
     assert (found.mode, found.where) == ("ipvs", "the ConfigMap kube-system/kube-proxy")
 
 
 def test_an_answer_of_another_kind_is_told(master: str) -> None:
     with pytest.raises(ConfigError, match=r"the ConfigMap kube-system/kube-proxy: http://\S+ answers 404"):
-        config_map(Config(master=f"{master}/elsewhere"))
+        read_config_map(Config(master=f"{master}/elsewhere"))
 
 
 def test_a_server_that_is_away_is_told() -> None:
     with pytest.raises(ConfigError, match=r"the ConfigMap kube-system/kube-proxy: .*127\.0\.0\.1"):
-        config_map(Config(master="http://127.0.0.1:9"))
+        read_config_map(Config(master="http://127.0.0.1:9"))
 
 
 def test_with_manifests_no_server_is_asked() -> None:
-    assert config_map(Config(manifests=("/nowhere",))) is None
+    assert read_config_map(Config(manifests=("/nowhere",))) is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vipwire.inspect.command.show import console
+from vipwire.inspect.command.show import build_console
 from vipwire.inspect.node.flows import FlowNotification, Frontends
 from vipwire.inspect.top import Rates, top_view
 from vipwire.inspect.trace import Tracer, event_view, summary_view
@@ -36,7 +36,7 @@ def notification(change: FlowChange, what: Flow, when: float = 1000.0) -> FlowNo
 
 def test_one_that_was_not_translated_is_said_so(frontends: Frontends) -> None:
     untranslated = flow(VIP, 8080, VIP)._replace(destination_port=80, reply_source_port=80)
-    document = Tracer(frontends).take(notification(FlowChange.NEW, untranslated))
+    document = Tracer(frontends).describe_notification(notification(FlowChange.NEW, untranslated))
     assert document is not None
     assert document["endpoint"] is None
     assert "not translated" in event_view(document).plain
@@ -45,14 +45,14 @@ def test_one_that_was_not_translated_is_said_so(frontends: Frontends) -> None:
 def test_the_summary_counts_and_says_what_was_lost(frontends: Frontends) -> None:
     tracer = Tracer(frontends)
     for identifier, endpoint in enumerate((ONE, ONE, ONE, TWO)):
-        tracer.take(notification(FlowChange.NEW, flow(VIP, 80, endpoint, identifier=identifier)))
-    tracer.take(FlowNotification(1000.0, None, lost=True))
-    summary = tracer.summary()
+        tracer.describe_notification(notification(FlowChange.NEW, flow(VIP, 80, endpoint, identifier=identifier)))
+    tracer.describe_notification(FlowNotification(1000.0, None, lost=True))
+    summary = tracer.build_summary()
     assert [(each["endpoint"], each["share"]) for each in summary["endpoints"]] == [
         ("10.244.1.11:8080", 0.75),
         ("10.244.2.11:8080", 0.25),
     ]
-    screen = console(100)
+    screen = build_console(100)
     with screen.capture() as out:
         screen.print(summary_view(summary))
     assert "75 %" in out.get()
@@ -61,11 +61,11 @@ def test_the_summary_counts_and_says_what_was_lost(frontends: Frontends) -> None
 
 def test_rates_are_of_the_window_and_tracked_connections_of_now(frontends: Frontends) -> None:
     rates = Rates(frontends, 10.0, began=900.0)
-    rates.take(notification(FlowChange.NEW, flow(VIP, 80, ONE), 980.0))  # too old
+    rates.count_notification(notification(FlowChange.NEW, flow(VIP, 80, ONE), 980.0))  # too old
     for when in (991.0, 992.0):
-        rates.take(notification(FlowChange.NEW, flow(VIP, 80, ONE), when))
-    rates.take(notification(FlowChange.DESTROYED, flow(VIP, 80, TWO, answered=False), 995.0))
-    document = rates.document(1000.0, [flow(VIP, 80, ONE), flow(VIP, 81, ONE)])
+        rates.count_notification(notification(FlowChange.NEW, flow(VIP, 80, ONE), when))
+    rates.count_notification(notification(FlowChange.DESTROYED, flow(VIP, 80, TWO, answered=False), 995.0))
+    document = rates.build_document(1000.0, [flow(VIP, 80, ONE), flow(VIP, 81, ONE)])
     assert document["source"] == "connection tracking events"
     assert [
         (row["endpoint"], row["newPerSecond"], row["unansweredPerSecond"], row["tracked"]) for row in document["rows"]
@@ -73,7 +73,7 @@ def test_rates_are_of_the_window_and_tracked_connections_of_now(frontends: Front
         ("10.244.1.11:8080", 0.2, 0.0, 1),
         ("10.244.2.11:8080", 0.0, 0.1, 0),
     ]
-    screen = console(100)
+    screen = build_console(100)
     with screen.capture() as out:
         screen.print(top_view(document, 2))
     assert "default/web:http" in out.get()
@@ -86,14 +86,14 @@ def test_what_the_mode_alone_has_seen_is_new_too(frontends: Frontends) -> None:
     for when, connections in ((990.0, 5), (1000.0, 45)):
         counts = Counts()
         counts.add_endpoint(Measure.CONNECTIONS, EndpointName(WEB, TWO, 8080), connections)
-        rates.count(when, counts)
-    rates.take(notification(FlowChange.NEW, flow(VIP, 80, ONE), 995.0))
-    document = rates.document(1000.0, [])
+        rates.record_counts(when, counts)
+    rates.count_notification(notification(FlowChange.NEW, flow(VIP, 80, ONE), 995.0))
+    document = rates.build_document(1000.0, [])
     assert [(row["endpoint"], row["newPerSecond"], row["countedPerSecond"]) for row in document["rows"]] == [
         ("10.244.2.11:8080", 0.0, 4.0),
         ("10.244.1.11:8080", 0.1, None),
     ]
-    screen = console(100)
+    screen = build_console(100)
     with screen.capture() as out:
         screen.print(top_view(document, 5))
     assert [line.split()[:2] for line in out.get().splitlines() if ":" in line] == [
@@ -110,7 +110,7 @@ def test_a_service_that_comes_back_with_the_counts_of_its_rules_has_no_rate(fron
         if connections is not None:
             counts.add_endpoint(Measure.CONNECTIONS, EndpointName(WEB, TWO, 8080), connections)
             counts.add(Refusal.NO_ENDPOINTS, WEB, connections)
-        rates.count(when, counts)
-    document = rates.document(1000.0, [])
+        rates.record_counts(when, counts)
+    document = rates.build_document(1000.0, [])
     assert [row["countedPerSecond"] for row in document["rows"]] == [0.5]
     assert document["refusedPerSecond"] == {"no-endpoints": 0.5}

@@ -20,15 +20,15 @@ async def take(stream: AsyncGenerator[Notice | None, None], number: int) -> list
 async def test_a_reader_gets_all_and_then_what_changes() -> None:
     board = Board()
     board.put_rows([row("a"), row("b")])
-    board.put("head", {"node": "n"})
+    board.put_document("head", {"node": "n"})
     stream = board.follow()
     first = await take(stream, 2)
     rows = {"anew": True, "last": True, "changed": [row("a"), row("b")], "gone": []}
     assert first == [("head", {"node": "n"}), ("rows", rows)]
     board.put_rows([row("a"), row("c")])
     assert await take(stream, 1) == [("rows", {"anew": False, "last": True, "changed": [row("c")], "gone": ["b"]})]
-    board.put("head", {"node": "n"})
-    board.put("rates", 1)
+    board.put_document("head", {"node": "n"})
+    board.put_document("rates", 1)
     assert await take(stream, 1) == [("rates", 1)], "what is equal is no news"
 
 

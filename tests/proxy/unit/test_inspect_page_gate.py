@@ -14,7 +14,7 @@ def request(host: str = "127.0.0.1:10247", path: str = "/api/diff", method: str 
 
 
 def status(gate: AccessControl, asked: Request) -> int:
-    refused = gate.refusal(asked)
+    refused = gate.refuse_request(asked)
     return 200 if refused is None else refused.status
 
 

@@ -17,8 +17,8 @@ from vipwire.http_server.pages import Request
 from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.command import read_token
 from vipwire.inspect.page.gate import COOKIE, AccessControl
-from vipwire.inspect.page.look import Look, row_of
-from vipwire.inspect.page.questions import question_of
+from vipwire.inspect.page.look import Look, build_row
+from vipwire.inspect.page.questions import find_question
 from vipwire.inspect.page.site import MOST_READERS, SAFE, PageSite
 from vipwire.inspect.status.document import service_document
 
@@ -124,7 +124,7 @@ async def test_so_many_readers_and_no_more_and_one_that_leaves_makes_room(tmp_pa
 
 def answer(tmp_path: Path, path: str, **query: str) -> Any:
     config = make_config(tmp_path, example(), f"--state-dir={tmp_path}")
-    question = question_of(path, query)
+    question = find_question(path, query)
     assert question is not None
     return question(look(config, programmed(config)))
 
@@ -151,7 +151,7 @@ def test_a_row_sums_a_service_up(tmp_path: Path) -> None:
     config = make_config(tmp_path, example())
     seen = look(config, programmed(config))
     rows = {
-        row["name"]: row for row in (row_of(service_document(seen, each)) for each in seen.store.services.values())
+        row["name"]: row for row in (build_row(service_document(seen, each)) for each in seen.store.services.values())
     }
     web = rows["default/web"]
     assert (web["endpoints"], web["used"], web["state"]) == (4, 2, "as planned")

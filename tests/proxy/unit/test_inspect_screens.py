@@ -15,7 +15,7 @@ from vipwire.inspect.check.findings import Finding, Level, check_document, check
 from vipwire.inspect.command import show
 from vipwire.inspect.decisions import plan_document, plan_view
 from vipwire.inspect.explain.document import Way, explain_document, explain_view
-from vipwire.inspect.explain.explanation import explain
+from vipwire.inspect.explain.explanation import explain_packet
 from vipwire.inspect.explain.packet import find_services, read_packet
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import status_document
@@ -30,7 +30,7 @@ MANY = 3000
 
 def screen(view: RenderableType, width: int) -> str:
     out = io.StringIO()
-    show.write(Console(file=out, width=width, force_terminal=True, color_system=None, highlight=False), view)
+    show.write_view(Console(file=out, width=width, force_terminal=True, color_system=None, highlight=False), view)
     return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
@@ -77,7 +77,7 @@ def test_a_wide_status_in_a_file_lines_up_where_a_mode_listens_at_ports_of_its_o
     for number, front in enumerate(document["services"][0]["ports"][0]["frontends"]):
         front["listening"] = [f"127.96.0.10:{8000 + number}"]
     out = io.StringIO()
-    show.write(Console(file=out, width=80, highlight=False), status_view(document, wide=True, details=False))
+    show.write_view(Console(file=out, width=80, highlight=False), status_view(document, wide=True, details=False))
     assert matches_golden("screen-status-listening-in-a-file.txt", out.getvalue())
 
 
@@ -86,7 +86,7 @@ def test_plan(three: Situation) -> None:
 
 
 def test_explain_on_the_narrowest_terminal(three: Situation) -> None:
-    found = explain(three, read_packet(three, "203.0.113.9", "default/web"), lambda _: None)
+    found = explain_packet(three, read_packet(three, "203.0.113.9", "default/web"), lambda _: None)
     assert found is not None
     check_shown("screen-explain.txt", explain_view(explain_document(found), wide=False))
 

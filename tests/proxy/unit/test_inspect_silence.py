@@ -7,7 +7,7 @@ import pytest
 from vipwire.config.configuration import Config
 from vipwire.file_io.files import SIGN_SECONDS
 from vipwire.inspect.node import silence
-from vipwire.inspect.node.silence import Silences, proxy_silence, silent_lines
+from vipwire.inspect.node.silence import Silences, find_proxy_silence, format_silences
 from vipwire.proxy_daemon.start.record import ProxyRecord, ProxyState
 
 NOW = 1_000_000.0
@@ -41,16 +41,16 @@ def test_a_proxy_is_silent_since_its_last_sign(
     monkeypatch: pytest.MonkeyPatch, state: ProxyState, found: ProxyRecord | None, since: float, why: str
 ) -> None:
     monkeypatch.setattr(silence, "read_record", lambda _: (state, found))
-    assert proxy_silence(Config(), NOW) == (since, why)
+    assert find_proxy_silence(Config(), NOW) == (since, why)
 
 
 def test_the_first_error_of_a_row_is_the_beginning() -> None:
     silences = Silences()
-    silences.hear("objects", "Connection refused", NOW)
-    silences.hear("objects", "timed out", NOW + 5)
-    (line,) = silent_lines(silences.documents())
+    silences.record_error("objects", "Connection refused", NOW)
+    silences.record_error("objects", "timed out", NOW + 5)
+    (line,) = format_silences(silences.documents())
     assert line == (
         "objects: silent since 1970-01-12T13:46:40+00:00: timed out; Services and endpoints are of that time"
     )
-    silences.hear("objects", "", NOW + 6)
+    silences.record_error("objects", "", NOW + 6)
     assert silences.documents() == []

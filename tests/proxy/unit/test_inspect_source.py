@@ -19,7 +19,7 @@ from vipwire.config.configuration import Config
 from vipwire.config.flags import build_config, parse_flags
 from vipwire.errors import ConfigError
 from vipwire.inspect.node.source import list_once, make_source
-from vipwire.kube.access.kubectl import KubeconfigFiles, kubectls
+from vipwire.kube.access.kubectl import KubeconfigFiles, find_kubectl_files
 
 
 @pytest.fixture(autouse=True)
@@ -37,19 +37,21 @@ def config_of(*flags: str) -> Config:
 
 
 def test_the_variable_counts_before_the_file_at_home(home: Path) -> None:
-    assert kubectls({"HOME": str(home)}) is None
+    assert find_kubectl_files({"HOME": str(home)}) is None
     own = write_kubeconfig(home / ".kube/config")
-    assert kubectls({"HOME": str(home), "KUBECONFIG": ""}) == KubeconfigFiles((own,), "as kubectl does")
+    assert find_kubectl_files({"HOME": str(home), "KUBECONFIG": ""}) == KubeconfigFiles((own,), "as kubectl does")
     other = write_kubeconfig(home / "other")
-    assert kubectls({"HOME": str(home), "KUBECONFIG": str(other)}) == KubeconfigFiles((other,), "$KUBECONFIG")
+    assert find_kubectl_files({"HOME": str(home), "KUBECONFIG": str(other)}) == KubeconfigFiles(
+        (other,), "$KUBECONFIG"
+    )
 
 
 def test_files_of_the_variable_that_are_not_there_are_passed_over(home: Path) -> None:
     one, two = write_kubeconfig(home / "one"), home / "two"
     environ = {"KUBECONFIG": f"{two}:{one}:"}
-    assert kubectls(environ) == KubeconfigFiles((one,), "$KUBECONFIG")
+    assert find_kubectl_files(environ) == KubeconfigFiles((one,), "$KUBECONFIG")
     write_kubeconfig(two)
-    assert kubectls(environ) == KubeconfigFiles((two, one), "$KUBECONFIG")
+    assert find_kubectl_files(environ) == KubeconfigFiles((two, one), "$KUBECONFIG")
     with pytest.raises(
         ConfigError,
         match=(
@@ -57,7 +59,7 @@ def test_files_of_the_variable_that_are_not_there_are_passed_over(home: Path) ->
             r"another"
         ),
     ):
-        kubectls({"KUBECONFIG": "/nowhere/x"})
+        find_kubectl_files({"KUBECONFIG": "/nowhere/x"})
 
 
 async def test_the_objects_are_those_of_the_server_that_the_variable_leads_to(

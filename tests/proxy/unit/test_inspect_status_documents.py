@@ -13,9 +13,9 @@ from tests.proxy.unit.inspected import REFUSING, Shelf, Teller, example, look, m
 
 from vipwire.config.configuration import Config
 from vipwire.inspect.decisions import plan_document
-from vipwire.inspect.difference import diff_document, diff_exit, script_lines
+from vipwire.inspect.difference import choose_diff_exit_status, diff_document, script_lines
 from vipwire.inspect.explain.document import explain_document
-from vipwire.inspect.explain.explanation import explain
+from vipwire.inspect.explain.explanation import explain_packet
 from vipwire.inspect.explain.packet import find_services, read_packet
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import status_document
@@ -82,7 +82,7 @@ def test_a_difference_is_written_and_counts_in_the_exit_status(drifted: Situatio
         "set 10.96.0.3:80/tcp Reject",
         "set 10.96.0.10:80/tcp Forward",
     ]
-    assert diff_exit(document) == 1
+    assert choose_diff_exit_status(document) == 1
 
 
 def test_the_difference_of_one_service_is_its_own(drifted: Situation) -> None:
@@ -92,7 +92,7 @@ def test_the_difference_of_one_service_is_its_own(drifted: Situation) -> None:
 
 def test_nothing_to_do_is_exit_status_0(config: Config) -> None:
     document = diff_document(look(config, programmed(config), Teller(REFUSING)), None)
-    assert (document["families"][0]["state"], diff_exit(document)) == ("as planned", 0)
+    assert (document["families"][0]["state"], choose_diff_exit_status(document)) == ("as planned", 0)
 
 
 def test_without_the_kernel_the_state_is_unknown_with_its_reason(config: Config) -> None:
@@ -102,7 +102,7 @@ def test_without_the_kernel_the_state_is_unknown_with_its_reason(config: Config)
     assert document["families"][0]["reason"] == "run as root"
     assert document["services"][0]["kernel"][0]["state"] == "unknown"
     assert "run as root" in shown(status_view(document, wide=False, details=False))
-    assert diff_exit(diff_document(blind, None)) == 2
+    assert choose_diff_exit_status(diff_document(blind, None)) == 2
 
 
 def test_what_another_version_left_is_said_and_would_be_cleared(config: Config) -> None:
@@ -124,7 +124,9 @@ def test_a_difference_is_text_for_one_tool_a_family(drifted: Situation) -> None:
 
 
 def explanation(situation: Situation, source: str, destination: str) -> Any:
-    made = explain(situation, read_packet(situation, source, destination), lambda _: Address(bytes((192, 168, 0, 1))))
+    made = explain_packet(
+        situation, read_packet(situation, source, destination), lambda _: Address(bytes((192, 168, 0, 1)))
+    )
     assert made is not None
     return explain_document(made)
 

@@ -12,7 +12,7 @@ from tests.proxy.unit.inspected import example, make_config
 
 from vipwire.cli.main import main
 from vipwire.config.flags import explicit_flags
-from vipwire.inspect.status.tables import proxy_text
+from vipwire.inspect.status.tables import describe_proxy
 from vipwire.process_lifecycle.single_instance import Holder
 from vipwire.proxy_daemon.start import record as app_record
 from vipwire.proxy_daemon.start.record import ProxyRecord, Recorder, open_record
@@ -29,7 +29,7 @@ def record(tmp_path: Path) -> ProxyRecord:
 @pytest.fixture
 def recorder(tmp_path: Path, record: ProxyRecord, monkeypatch: pytest.MonkeyPatch) -> Recorder:
     """Return the recorder of a proxy that runs, as far as its claim says."""
-    monkeypatch.setattr(app_record, "running_proxy", lambda: Holder(record.pid, os.getuid()))
+    monkeypatch.setattr(app_record, "find_running_proxy", lambda: Holder(record.pid, os.getuid()))
     recorder = open_record(str(tmp_path))
     recorder.write(record)
     return recorder
@@ -48,7 +48,7 @@ def test_an_ended_proxy_is_told_and_its_flags_still_count(
     tmp_path: Path, recorder: Recorder, record: ProxyRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder.write(replace(record, ended=1_000_100.0, reason="SIGTERM"))
-    monkeypatch.setattr(app_record, "running_proxy", lambda: None)
+    monkeypatch.setattr(app_record, "find_running_proxy", lambda: None)
     assert "no proxy updates the kernel" in look(tmp_path, "status").stdout
     assert document(tmp_path, "plan")["node"] == "node-1"
 
@@ -81,4 +81,4 @@ def test_it_is_said_in_a_line(document: dict[str, Any], said: str) -> None:
     synced = {"IPv4": "1970-01-12T13:51:00+00:00", "IPv6": None}
     every = {"pid": 7, "version": "1.2.3", "started": "T0", "ended": None, "reason": "", "lastSync": synced}
     made = {**every, "otherFlags": [], "failing": {}, **document}
-    assert proxy_text(made, 1_000_300.0).plain == said
+    assert describe_proxy(made, 1_000_300.0).plain == said

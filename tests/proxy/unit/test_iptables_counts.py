@@ -2,7 +2,7 @@
 
 from tests.fakes.values import endpoint, ips, node_plan, port, service, slice_of
 
-from vipwire.modes.iptables.counts import Ledger, RuleCounter, count, endpoints_of
+from vipwire.modes.iptables.counts import Ledger, RuleCounter, count_by_service, map_endpoints_by_port
 from vipwire.modes.iptables.rules.names import UNALLOCATED
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import ServicePlan
@@ -18,7 +18,7 @@ def planned(*addresses: str) -> ServicePlan:
 
 def counted(ledger: Ledger, plan: ServicePlan, packets: dict[str, int], *refused: RuleCounter) -> Counts:
     """Count what the endpoints' chains show, by address, and what rules of the filter table do."""
-    ends = endpoints_of([plan])
+    ends = map_endpoints_by_port([plan])
     rules = [
         rule
         for chains in ends.values()
@@ -28,7 +28,7 @@ def counted(ledger: Ledger, plan: ServicePlan, packets: dict[str, int], *refused
             RuleCounter(chain, 1, "default/web", packets[".".join(map(str, name.address))]),
         )
     ]
-    return count(ends, {"nat": rules, "filter": refused}, ledger, endpoints=True)
+    return count_by_service(ends, {"nat": rules, "filter": refused}, ledger, endpoints=True)
 
 
 def test_a_port_keeps_what_endpoints_had_that_are_gone_or_back() -> None:

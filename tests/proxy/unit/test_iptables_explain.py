@@ -10,10 +10,10 @@ from tests.fakes.values import cidr, endpoint, ips, node_plan, port, service, sl
 
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.model.service import TrafficPolicy
-from vipwire.modes.iptables.explain import IptablesExplainer, Recent, RuleTables, ticks_per_second, walk
+from vipwire.modes.iptables.explain import IptablesExplainer, Recent, RuleTables, compute_ticks_per_second, walk_rules
 from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, JUMP, NAT, ROOT, Key, Rules
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.delta import diff
+from vipwire.reconcile.delta import compute_delta
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_CHANCE, IN_TURN, Walk
 from vipwire.reconcile.steps import End, ObjectState, Verdict
 
@@ -57,7 +57,7 @@ def way(
     seen = dict(wanted)
     change(seen)
     table = RuleTables(Family.IPV4, seen, wanted, frozenset({parse_address(NODE)}))
-    return walk(table, asked, **recall)  # type: ignore[arg-type]
+    return walk_rules(table, asked, **recall)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_the_script_is_what_a_sync_would_write(world: World) -> None:
     held = objects(world)
     world.tables.log.clear()
     world.put(service("new", "10.96.0.9"), slice_of("new", endpoint("10.1.0.7")))
-    lines = list(IptablesExplainer(world.backend).script(diff(held, world.reconciler.desired())))
+    lines = list(IptablesExplainer(world.backend).script(compute_delta(held, world.reconciler.desired())))
     world.sync()
     assert "\n".join(lines) == "".join(world.tables.log).rstrip("\n")
 
@@ -146,11 +146,11 @@ def test_the_script_is_what_a_sync_would_write(world: World) -> None:
 def test_the_kernels_lists_are_read_in_seconds(tmp_path: Path) -> None:
     uptime, rate = 5000.0, 250
     now = int((1 << 32) - 300 * rate + uptime * rate)
-    assert ticks_per_second(now, uptime) == rate
+    assert compute_ticks_per_second(now, uptime) == rate
     (tmp_path / "timers").write_text(f"Timer List\njiffies: {now}\n")
     (tmp_path / "KUBE-SEP-X").write_text(f"src=10.1.0.9 ttl: 63 last_seen: {now - 4000} oldest_pkt: 1 {now - 4000}\n")
     recent = Recent(tmp_path, tmp_path / "timers")
-    ago = recent.seen("KUBE-SEP-X", parse_address("10.1.0.9"))
+    ago = recent.compute_seconds_since_seen("KUBE-SEP-X", parse_address("10.1.0.9"))
     assert ago in {4000 / each for each in (100, 250, 300, 1000)}
-    assert recent.seen("KUBE-SEP-X", parse_address("10.1.0.8")) is None
-    assert recent.seen("KUBE-SEP-Y", parse_address("10.1.0.9")) is None
+    assert recent.compute_seconds_since_seen("KUBE-SEP-X", parse_address("10.1.0.8")) is None
+    assert recent.compute_seconds_since_seen("KUBE-SEP-Y", parse_address("10.1.0.9")) is None

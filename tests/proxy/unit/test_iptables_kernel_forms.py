@@ -6,12 +6,12 @@ import pytest
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink import message
-from vipwire.linux.netlink.message import attribute, encode_nested
+from vipwire.linux.netlink.message import encode_attribute, encode_nested
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.xtables_rules import list_rules
 from vipwire.model.net import Family
-from vipwire.modes.iptables.access.nft_dump import expressions_at, holds
-from vipwire.modes.iptables.driver import samples
+from vipwire.modes.iptables.access.nft_dump import find_expressions, has_rules
+from vipwire.modes.iptables.driver import build_sample_rules
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.binary.expressions import COUNTER, COUNTER_NUMBERS, Encoder, reset_counter
 from vipwire.modes.xtables.binary.shown import RuleReader
@@ -21,7 +21,7 @@ from vipwire.modes.xtables.binary.words import UnknownRuleError
 @pytest.mark.parametrize("family", list(Family), ids=lambda family: family.value)
 def test_a_rule_of_every_kind_reads_as_it_was_written(family: Family) -> None:
     encode, words = Encoder(family), RuleReader(family)
-    for rules in samples(family, RuleSettings()).values():
+    for rules in build_sample_rules(family, RuleSettings()).values():
         for rule in rules:
             assert words(encode(rule).expressions) == rule
 
@@ -100,15 +100,15 @@ def dump_of(rules: Sequence[str], *more: bytes) -> bytes:
         whole = Encoder(Family.IPV4)(rule).expressions
         at = whole.index(COUNTER) + len(COUNTER)
         counted = whole[: at - 8] + b"counted!" + whole[at:]
-        handles = [attribute(wire.RULE_HANDLE, number.to_bytes(8))]
-        handles += [attribute(3, bytes(8))] * (number > 1)  # NFTA_RULE_POSITION
+        handles = [encode_attribute(wire.RULE_HANDLE, number.to_bytes(8))]
+        handles += [encode_attribute(3, bytes(8))] * (number > 1)  # NFTA_RULE_POSITION
         body = b"".join((REQUEST, *handles, encode_nested(wire.RULE_EXPRESSIONS, counted), *more))
-        found += message.encode(0xA06, 2, 7, body)
+        found += message.encode_message(0xA06, 2, 7, body)
     return bytes(found)
 
 
 def compared(dump: bytes, rules: Sequence[str] = RULES) -> bool:
-    return holds(dump, expressions_at(REQUEST), map(Encoder(Family.IPV4).split_rule, rules))
+    return has_rules(dump, find_expressions(REQUEST), map(Encoder(Family.IPV4).split_rule, rules))
 
 
 def test_a_chain_that_has_counted_holds_its_rules_and_no_others() -> None:
@@ -120,11 +120,11 @@ def test_a_chain_that_has_counted_holds_its_rules_and_no_others() -> None:
     assert not compared(b"")
     assert not compared(dump[:-4])
     assert not compared(dump + bytes(16))
-    assert not compared(dump_of(RULES, attribute(7, b"note")))
+    assert not compared(dump_of(RULES, encode_attribute(7, b"note")))
 
 
 def test_whatever_byte_of_an_expression_differs_shows() -> None:
-    dump, at = dump_of(RULES[:1]), expressions_at(REQUEST)
+    dump, at = dump_of(RULES[:1]), find_expressions(REQUEST)
     numbers = dump.index(COUNTER_NUMBERS[:12]), dump.index(COUNTER_NUMBERS[:12]) + len(COUNTER_NUMBERS)
     flags = at + 3  # the upper byte of the attribute's type: kernels mark what is nested, or do not
     for place in range(at, len(dump)):

@@ -5,7 +5,7 @@ from tests.fakes.values import named
 
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol
-from vipwire.modes.iptables.rules.names import FILTER, NAT, endpoint_chain, port_chains, rank, tree_root
+from vipwire.modes.iptables.rules.names import FILTER, NAT, endpoint_chain, port_chains, rank_chain, tree_root
 
 SVC1 = ServicePortName(ObjectName("ns1", "svc1"), "p80", Protocol.TCP)
 
@@ -43,10 +43,10 @@ def test_the_hash_depends_on_the_protocol() -> None:
 
 
 def test_each_chain_of_a_service_port_comes_after_those_it_jumps_to() -> None:
-    ranks = [rank(f"KUBE-{kind}-XPGD46QRK7WJZT7O") for kind in ("SEP", "SVC", "SVL", "EXT", "FW")]
+    ranks = [rank_chain(f"KUBE-{kind}-XPGD46QRK7WJZT7O") for kind in ("SEP", "SVC", "SVL", "EXT", "FW")]
     assert ranks == sorted(ranks)
     assert len(set(ranks)) == 5
-    assert rank("KUBE-SERVICES") == rank("KUBE-SVCS-2-1") == 0
+    assert rank_chain("KUBE-SERVICES") == rank_chain("KUBE-SVCS-2-1") == 0
 
 
 def test_a_chain_of_a_tree_belongs_to_its_root_and_table() -> None:

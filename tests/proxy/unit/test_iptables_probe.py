@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.modes.iptables.probe import Presence, affinity_note, decide
+from vipwire.modes.iptables.probe import Presence, decide_variant, find_affinity_limit
 from vipwire.modes.xtables.tool import Variant
 
 EMPTY = Presence()
@@ -32,7 +32,7 @@ PROXY_AND_RULES = Presence(kubes=True, rules=1)
 def test_the_variant_is_what_kubelet_uses_then_what_holds_kube_chains_then_more_rules(
     nft: Presence, legacy: Presence, plain: Variant | None, chosen: Variant, *, both: bool
 ) -> None:
-    choice = decide({Variant.NFT: nft, Variant.LEGACY: legacy}, plain)
+    choice = decide_variant({Variant.NFT: nft, Variant.LEGACY: legacy}, plain)
     assert (choice.variant, choice.both) == (chosen, both)
 
 
@@ -40,5 +40,5 @@ def test_the_variant_is_what_kubelet_uses_then_what_holds_kube_chains_then_more_
 def test_a_small_memory_of_clients_is_said(tmp_path: Path, text: str, *, said: bool) -> None:
     limit = tmp_path / "ip_list_tot"
     limit.write_text(text)
-    assert (affinity_note(limit) is not None) is said
-    assert affinity_note(tmp_path / "absent") is None
+    assert (find_affinity_limit(limit) is not None) is said
+    assert find_affinity_limit(tmp_path / "absent") is None

@@ -9,8 +9,8 @@ from tests.fakes.values import endpoint, ips, node_plan, service, slice_of
 
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.model.service import EndpointPort, Service, ServicePort
-from vipwire.modes.iptables.counts import Ledger, RuleCounter, count, endpoints_of
-from vipwire.modes.iptables.explain import RuleTables, walk
+from vipwire.modes.iptables.counts import Ledger, RuleCounter, count_by_service, map_endpoints_by_port
+from vipwire.modes.iptables.explain import RuleTables, walk_rules
 from vipwire.modes.iptables.rules.names import FILTER, NAT
 from vipwire.modes.iptables.rules.tree import LEAF
 from vipwire.plan.frontends import plan_service
@@ -42,7 +42,7 @@ def read(world: World) -> RuleTables:
 
 
 def way(table: RuleTables, to: str, port: int, source: str = CLIENT) -> Walk:
-    return walk(table, Packet(parse_address(source), parse_address(to), Protocol.TCP, port, "eth0"))
+    return walk_rules(table, Packet(parse_address(source), parse_address(to), Protocol.TCP, port, "eth0"))
 
 
 def targets(found: Walk) -> set[tuple[str, int]]:
@@ -103,10 +103,10 @@ def test_connections_by_the_port_and_by_the_range_are_one_count() -> None:
     plan = plan_service(
         NODE, subject, [slice_of("rtp", endpoint("10.1.0.1"), ports=(EndpointPort("", Protocol.TCP, 10000),))]
     )
-    ends = endpoints_of([plan])
+    ends = map_endpoints_by_port([plan])
     ((name, chains),) = ends.items()
     assert len(chains) == 2
     rules = [RuleCounter(chain, 1, "", 3 + place) for place, chain in enumerate(sorted(chains))]
-    counts = count(ends, {NAT: rules, FILTER: []}, Ledger(), endpoints=True)
+    counts = count_by_service(ends, {NAT: rules, FILTER: []}, Ledger(), endpoints=True)
     (end,) = set(chains.values())
     assert counts[Measure.CONNECTIONS] == {name: 7, end: 7}

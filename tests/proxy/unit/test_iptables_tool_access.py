@@ -61,7 +61,7 @@ def test_the_tool_writes_for_good_only_if_the_kernel_lacks_a_part(code: int, mon
     def refuse(_self: NftAccess, _run: RestoreInput) -> Written:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(NftAccess, "transact", refuse)
+    monkeypatch.setattr(NftAccess, "send_transaction", refuse)
     tables = FakeTables()
     access = NftAccess(Family.IPV4, ToolAccess(FakeTool(tables), LockWait(), 0), 0)
     access.write(RestoreInput({NAT: TablePart({"KUBE-SERVICES": ("-j RETURN",)})}))

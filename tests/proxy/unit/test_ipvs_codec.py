@@ -18,7 +18,7 @@ from vipwire.linux.netlink.ipvs import (
     encode_get_family,
     family_number,
 )
-from vipwire.linux.netlink.message import attribute, attributes, encode_nested
+from vipwire.linux.netlink.message import collect_attributes, encode_attribute, encode_nested
 from vipwire.model.net import Address, Family
 from vipwire.modes.ipvs.objects.servers import Row, parse_table, read_until_stable
 
@@ -29,10 +29,10 @@ MARKED = VirtualServer(0, Address(b""), 0, 0x1234)
 def test_the_kernels_own_flag_is_no_flag_of_ours() -> None:
     inside = b"".join(
         (
-            attribute(1, struct.pack("=H", 2)),
-            attribute(5, struct.pack("=I", 7)),
-            attribute(6, b"rr\0"),
-            attribute(7, struct.pack("=II", 0x02, 0xFFFFFFFF)),
+            encode_attribute(1, struct.pack("=H", 2)),
+            encode_attribute(5, struct.pack("=I", 7)),
+            encode_attribute(6, b"rr\0"),
+            encode_attribute(7, struct.pack("=II", 0x02, 0xFFFFFFFF)),
         )
     )
     assert ipvs.decode_service(memoryview(encode_command(1, encode_nested(1, inside))))[2] == Scheduling("rr")
@@ -42,7 +42,8 @@ def test_a_list_counts_once_two_in_a_row_name_the_same() -> None:
     """What goes while the kernel lists lets it pass over others; what they have counted may differ."""
     one, two, three = (
         encode_command(
-            Command.GET_SERVICE, encode_nested(1, ipvs.identity(Family.IPV4, server)) + attribute(12, bytes(40))
+            Command.GET_SERVICE,
+            encode_nested(1, ipvs.encode_identity(Family.IPV4, server)) + encode_attribute(12, bytes(40)),
         )
         for server in (WEB, WEB._replace(port=81), MARKED)
     )
@@ -54,8 +55,8 @@ def test_a_list_counts_once_two_in_a_row_name_the_same() -> None:
 
 
 def test_the_family_is_asked_for_by_name() -> None:
-    assert bytes(attributes(encode_get_family("IPVS"), 4)[2]) == b"IPVS\0"
-    assert family_number(memoryview(encode_command(1, attribute(1, struct.pack("=H", 33))))) == 33
+    assert bytes(collect_attributes(encode_get_family("IPVS"), 4)[2]) == b"IPVS\0"
+    assert family_number(memoryview(encode_command(1, encode_attribute(1, struct.pack("=H", 33))))) == 33
     with pytest.raises(DecodeError, match="no number"):
         family_number(memoryview(encode_command(1)))
 
@@ -75,9 +76,13 @@ def test_the_family_is_asked_for_by_name() -> None:
 def test_the_options_that_keep_elements_out_of_a_set_are_found(
     options: list[tuple[int, int, int]], limits: str
 ) -> None:
-    header = b"".join(attribute(kind | 0x4000, value.to_bytes(size)) for kind, value, size in options)
-    payload = ipset.encode_set_name(Family.IPV6, "KUBE-X") + attribute(3, b"hash:ip\0") + attribute(5, b"\x0a")
-    found = ipset.decode_list(memoryview(payload + attribute(7 | 0x8000, header)))
+    header = b"".join(encode_attribute(kind | 0x4000, value.to_bytes(size)) for kind, value, size in options)
+    payload = (
+        ipset.encode_set_name(Family.IPV6, "KUBE-X")
+        + encode_attribute(3, b"hash:ip\0")
+        + encode_attribute(5, b"\x0a")
+    )
+    found = ipset.decode_list(memoryview(payload + encode_attribute(7 | 0x8000, header)))
     assert (found.type, found.family, found.limits) == ("hash:ip", Family.IPV6, limits)
 
 

@@ -7,7 +7,7 @@ from tests.fakes.values import endpoint, ip, ips, node_plan, port, service, slic
 from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServerState, TrafficStats, VirtualServer
 from vipwire.model.net import Address, Protocol
 from vipwire.model.service import TrafficPolicy
-from vipwire.modes.ipvs.counts import Origin, origins, service_counts
+from vipwire.modes.ipvs.counts import Origin, list_origins_by_server, service_counts
 from vipwire.modes.ipvs.marks import Marks
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey, ServicePlan
@@ -45,14 +45,14 @@ EXTERNAL_KEY = FrontendKey(EXTERNAL, Protocol.TCP, 80)
 
 def test_the_second_pool_counts_too() -> None:
     marks = marks_for(EXTERNAL_KEY)
-    named = origins([planned(external_policy=TrafficPolicy.LOCAL)], marks)
+    named = list_origins_by_server([planned(external_policy=TrafficPolicy.LOCAL)], marks)
     for mark in (marks.mark(EXTERNAL_KEY), marks.mark(EXTERNAL_KEY) | 0x4000):
         assert named[VirtualServer(0, Address(b""), 0, mark)] == Origin(NAME, both_ways=True, port=80)
 
 
 def test_what_returns_directly_is_not_known() -> None:
     marks = marks_for(EXTERNAL_KEY)
-    named = origins([planned(annotations=(("vipwire.io/forwarding", "dsr"),))], marks)
+    named = list_origins_by_server([planned(annotations=(("vipwire.io/forwarding", "dsr"),))], marks)
     marked = VirtualServer(0, Address(b""), 0, marks.mark(EXTERNAL_KEY))
     assert named[marked] == Origin(NAME, both_ways=False, port=80)
     state = RealServerState(POD, 80, Forwarding(1, Method.ROUTE), 1, 0, TrafficStats(2, 20, 0, 200, 0))

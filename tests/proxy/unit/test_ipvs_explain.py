@@ -18,7 +18,7 @@ from vipwire.modes.ipvs.objects.names import (
     set_name,
 )
 from vipwire.modes.ipvs.objects.names import Set as Which
-from vipwire.modes.ipvs.render import render
+from vipwire.modes.ipvs.render import render_service
 from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.frontends import plan_service
@@ -38,7 +38,7 @@ def objects(**fields: Any) -> dict[ObjectKey, Object]:
     plan = plan_service(
         node, service(**fields), [slice_of("web", endpoint("10.0.0.1", "node-1"), endpoint("10.0.0.2"))]
     )
-    rendered = render(Family.IPV4, "rr", Marks(node.masquerade_mark), plan)
+    rendered = render_service(Family.IPV4, "rr", Marks(node.masquerade_mark), plan)
     return {**node_objects(node), **rendered.own, **rendered.shared}
 
 

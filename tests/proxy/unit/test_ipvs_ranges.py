@@ -10,7 +10,7 @@ from vipwire.model.service import EndpointPort, Service, ServicePort
 from vipwire.modes.ipvs.marks import FOREIGN, Marks, MarkScope
 from vipwire.modes.ipvs.objects.chains import rules_text, separate_shared
 from vipwire.modes.ipvs.objects.names import Object, ObjectKey, RangeRule
-from vipwire.modes.ipvs.render import render
+from vipwire.modes.ipvs.render import render_service
 from vipwire.modes.ipvs.termination import TerminationPolicy
 from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.frontends import plan_service
@@ -31,7 +31,7 @@ def planned(*endpoints: Any, of: ServicePort = port(8080), **fields: Any) -> Ser
 
 
 def rendered(plan: ServicePlan, marks: Marks) -> dict[ObjectKey, Object]:
-    return dict(render(Family.IPV4, "rr", marks, plan).own)
+    return dict(render_service(Family.IPV4, "rr", marks, plan).own)
 
 
 def test_no_mark_is_one_that_others_give_a_meaning() -> None:
@@ -65,7 +65,7 @@ def test_an_endpoint_of_a_udp_range_that_serves_on_may_finish() -> None:
     plan = planned(REMOTE, of=port(8080, protocol=Protocol.UDP))
     objects = rendered(plan, Marks(BIT))
     policy = TerminationPolicy()
-    policy.note(plan, objects, None)
+    policy.note_plan(plan, objects, None)
     reals = [key for key in objects if isinstance(key, RealServer) and key.server.mark]
     assert reals
     assert all(policy.may_finish(real) for real in reals)

@@ -9,10 +9,10 @@ from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Schedulin
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Service
 from vipwire.modes.ipvs.driver import ipvs_sysctls
-from vipwire.modes.ipvs.marks import Marks, routing_mark
+from vipwire.modes.ipvs.marks import Marks, choose_routing_mark
 from vipwire.modes.ipvs.objects.chains import parse_save, restore_text
 from vipwire.modes.ipvs.objects.names import ObjectKey, Rules, Set, Vip, VipRoute, set_name
-from vipwire.modes.ipvs.render import render
+from vipwire.modes.ipvs.render import render_service
 from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.plan.frontends import plan_service
@@ -26,7 +26,7 @@ WEB = VirtualServer(6, ip("10.96.0.1"), 80)
 
 def rendered(of: Service, *endpoints: Any, **node: Any) -> Rendered[ObjectKey, Any]:
     plan = plan_service(node_plan(addresses=NODE, **node), of, [slice_of("web", *endpoints)])
-    return render(Family.IPV4, "rr", Marks(0x4000), plan)
+    return render_service(Family.IPV4, "rr", Marks(0x4000), plan)
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_marks_last_and_are_told_apart() -> None:
     assert Marks(0x4000).mark(key) == 0x1D3F160F, "a later process finds the same"
     narrow = Marks(0xFFFFFFF0)
     keys = [FrontendKey(None, Protocol.TCP, number) for number in range(1, 15)]
-    taken = [*map(narrow.mark, keys), routing_mark(0xFFFFFFF0)]
+    taken = [*map(narrow.mark, keys), choose_routing_mark(0xFFFFFFF0)]
     assert sorted(taken) == list(range(1, 16)), "the mark that only leads to IPVS is no virtual server's"
     moved = Marks(0)
     before = moved.mark(key)

@@ -7,7 +7,7 @@ from vipwire.linux.netlink.ipvs import RealServer, VirtualServer
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.service import EndpointPort, TrafficPolicy
 from vipwire.modes.ipvs.marks import Marks
-from vipwire.modes.ipvs.render import render
+from vipwire.modes.ipvs.render import render_service
 from vipwire.modes.ipvs.termination import TerminationPolicy
 from vipwire.plan.frontends import plan_service
 
@@ -30,10 +30,10 @@ def noted(protocol: Protocol, *seconds: int | None) -> tuple[TerminationPolicy, 
         external_policy=TrafficPolicy.LOCAL,
     )
     plan = plan_service(node_plan(addresses=NODE), of, [slices])
-    own = render(Family.IPV4, "rr", Marks(0x4000), plan).own
+    own = render_service(Family.IPV4, "rr", Marks(0x4000), plan).own
     leaving = TerminationPolicy()
     for each in seconds or (None,):
-        leaving.note(plan, own, each)
+        leaving.note_plan(plan, own, each)
     return leaving, [key for key in own if isinstance(key, VirtualServer)]
 
 
@@ -51,18 +51,18 @@ def test_who_may_finish(protocol: Protocol, expected: set[Address]) -> None:
 def test_for_how_long() -> None:
     for said in ((None,), (30,), (30, 60), (30, None)):
         leaving, (server, *_) = noted(Protocol.TCP, *said)
-        assert leaving.seconds(RealServer(server, GONE, 8080)) == said[-1], "what was said last counts"
+        assert leaving.seconds_for(RealServer(server, GONE, 8080)) == said[-1], "what was said last counts"
 
 
 def test_virtual_servers_that_are_gone_are_forgotten() -> None:
     leaving, (gone, kept, *_) = noted(Protocol.UDP, 30)
     real = RealServer(gone, GOING, 8080)
     assert gone in leaving
-    assert (leaving.may_finish(real), leaving.seconds(real)) == (True, 30)
+    assert (leaving.may_finish(real), leaving.seconds_for(real)) == (True, 30)
     leaving.record_commit((), [gone, real])
     assert gone not in leaving
-    assert (leaving.may_finish(real), leaving.seconds(real)) == (False, None)
+    assert (leaving.may_finish(real), leaving.seconds_for(real)) == (False, None)
     assert kept in leaving
-    assert leaving.seconds(RealServer(kept, GOING, 8080)) == 30
+    assert leaving.seconds_for(RealServer(kept, GOING, 8080)) == 30
     leaving.record_commit([gone], ())
     assert gone in leaving, "one that is there again is ours again, whoever was rendered when"

@@ -12,7 +12,7 @@ import yaml
 from tests.fakes.kubeconfig import kubeconfig
 
 from vipwire.errors import ConfigError
-from vipwire.kube.access.access import Access, environment_proxy, load_access
+from vipwire.kube.access.access import Access, find_environment_proxy, load_access
 from vipwire.kube.access.credentials import Credential
 
 Json = dict[str, Any]
@@ -206,4 +206,4 @@ def test_kubeconfig_of_the_environment_is_not_looked_at(tmp_path: Path) -> None:
 )
 def test_the_environments_proxy_and_its_exceptions(server: str, excluded: str, used: bool) -> None:  # noqa: FBT001
     environ = {"HTTPS_PROXY": "proxy:3128", "NO_PROXY": excluded}
-    assert environment_proxy(server, environ) == ("http://proxy:3128" if used else None)
+    assert find_environment_proxy(server, environ) == ("http://proxy:3128" if used else None)

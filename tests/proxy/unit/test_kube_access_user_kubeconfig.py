@@ -9,7 +9,7 @@ import yaml
 
 from vipwire.errors import ConfigError
 from vipwire.kube.access.kubeconfig import parse_kubeconfigs
-from vipwire.kube.access.kubectl import KubeconfigFiles, kubectls
+from vipwire.kube.access.kubectl import KubeconfigFiles, find_kubectl_files
 
 
 def write(path: Path, **groups: Any) -> Path:
@@ -27,7 +27,7 @@ def contexts(**pairs: str) -> list[dict[str, Any]]:
 
 
 def found(*paths: Path) -> KubeconfigFiles:
-    got = kubectls({"KUBECONFIG": ":".join(map(str, paths)), "HOME": "/nowhere"})
+    got = find_kubectl_files({"KUBECONFIG": ":".join(map(str, paths)), "HOME": "/nowhere"})
     assert got is not None
     return got
 

@@ -13,7 +13,7 @@ from tests.fakes.event_log import EventLog
 from tests.fakes.objects import node, service, service_cidr, slice_of
 
 from vipwire.kube.access.access import load_access
-from vipwire.kube.client import ApiSource, retry_after
+from vipwire.kube.client import ApiSource, parse_retry_after
 from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.kube.manifests.source import ManifestSource
 from vipwire.kube.proxied import proxy_resources
@@ -73,7 +73,7 @@ async def test_manifests_and_an_api_server_give_the_same_objects(tmp_path: Path)
     [("", 0.0), ("7", 7.0), ("-1", 0.0), ("soon", 0.0), ("Thu, 01 Jan 1970 00:01:40 GMT", 90.0), ("٣", 0.0)],
 )
 def test_retry_after_is_seconds_or_a_date(text: str, seconds: float) -> None:
-    assert retry_after(text, 10.0) == seconds
+    assert parse_retry_after(text, 10.0) == seconds
 
 
 def test_the_fake_refuses_what_a_real_server_refuses() -> None:

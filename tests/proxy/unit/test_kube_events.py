@@ -138,9 +138,9 @@ async def test_a_full_queue_drops() -> None:
 
 def test_a_rate_allows_a_burst_and_then_spaces() -> None:
     bucket = TokenBucket(5.0, 2)
-    assert [bucket.wait(100.0) for _ in range(4)] == [0.0, 0.0, 0.2, 0.4]
-    assert bucket.wait(110.0) == 0.0
-    assert TokenBucket(0.0, 1).wait(0.0) == 0.0
+    assert [bucket.take_token(100.0) for _ in range(4)] == [0.0, 0.0, 0.2, 0.4]
+    assert bucket.take_token(110.0) == 0.0
+    assert TokenBucket(0.0, 1).take_token(0.0) == 0.0
 
 
 def test_faults_of_the_fake_are_answered_in_order() -> None:

@@ -9,7 +9,7 @@ from tests.fakes.objects import node, service, service_cidr, slice_of
 
 from vipwire.errors import DecodeError
 from vipwire.kube.manifests.documents import MANIFESTS, Manifest
-from vipwire.kube.manifests.source import differences, list_by_kind, take_inventory
+from vipwire.kube.manifests.source import diff_inventories, list_by_kind, take_inventory
 from vipwire.watched_objects.event import Deleted, Kind, Object, Upserted
 
 
@@ -138,17 +138,17 @@ def test_every_kind_is_listed_even_when_empty() -> None:
 def test_differences_are_what_changed() -> None:
     before = take_inventory([read(service(1), service(2), service(3))], Kind.SERVICE)
     after = take_inventory([read(service(1), service(2, ports=[{"port": 81}]), service(4, ports=7))], Kind.SERVICE)
-    events = list(differences(before, after))
+    events = list(diff_inventories(before, after))
     assert [(type(event), len(event.problems)) for event in events] == [(Upserted, 0), (Deleted, 0), (Deleted, 1)]
-    assert list(differences(after, after)) == []
+    assert list(diff_inventories(after, after)) == []
 
 
 def test_a_problem_alone_is_told_and_taken_back() -> None:
     good, bad = take_inventory([read(service(1))], Kind.SERVICE), take_inventory([read(service(1), 5)], Kind.SERVICE)
-    (told,) = differences(good, bad)
+    (told,) = diff_inventories(good, bad)
     assert isinstance(told, Deleted)
     assert told.name.name == "a.yaml"
     assert len(told.problems) == 1
-    (taken_back,) = differences(bad, good)
+    (taken_back,) = diff_inventories(bad, good)
     assert isinstance(taken_back, Deleted)
     assert taken_back.problems == ()

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from tests.fakes.objects import node, service
 
-from vipwire.kube.proxied import SERVICE_CIDRS, SERVICES, ProxyResource, own_node
+from vipwire.kube.proxied import SERVICE_CIDRS, SERVICES, ProxyResource, build_own_node_resource
 from vipwire.kube.watch import LEAST_WATCH, ResourceWatch, Sleep, WatchRequest
 from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Deleted, Kind, Listed, Object, Upserted
@@ -48,7 +48,7 @@ def watching(resource: ProxyResource = SERVICES, *items: Any) -> ResourceWatch[K
     """Bring a machine to the point where its watch from version 10 is open."""
     watch = ResourceWatch(resource)
     request(watch)
-    assert len(watch.page(page(*items), 0.0)) == 1
+    assert len(watch.handle_page(page(*items), 0.0)) == 1
     assert request(watch)["resourceVersion"] == "10"
     watch.handle_open(0.0)
     return watch
@@ -61,18 +61,18 @@ def test_a_list_is_asked_for_in_chunks_and_told_of_when_complete() -> None:
         "fieldSelector": "spec.clusterIP!=None",
         "limit": "500",
     }
-    assert watch.page(page(service(1), more="next"), 0.0) == []
+    assert watch.handle_page(page(service(1), more="next"), 0.0) == []
     assert request(watch)["continue"] == "next"
-    (event,) = watch.page(page(service(2)), 0.0)
+    (event,) = watch.handle_page(page(service(2)), 0.0)
     assert isinstance(event, Listed)
     assert [str(item.name) for item in event.objects] == ["ns-1/service-1", "ns-2/service-2"]
     assert watch.health(LATER).synced
 
 
 def test_a_watch_asks_for_bookmarks_and_lasts_five_to_ten_minutes() -> None:
-    watch = ResourceWatch(own_node("me"))
+    watch = ResourceWatch(build_own_node_resource("me"))
     request(watch)
-    watch.page(page(node("me")), 0.0)
+    watch.handle_page(page(node("me")), 0.0)
     assert request(watch) == {
         "fieldSelector": "metadata.name=me",
         "watch": "true",
@@ -89,7 +89,7 @@ def test_one_broken_object_of_a_list_costs_only_itself() -> None:
     watch = ResourceWatch(SERVICES)
     request(watch)
     items = [service(1), service(2, ports="80"), 5, service(3)]
-    (event,) = watch.page(page(*items), 0.0)
+    (event,) = watch.handle_page(page(*items), 0.0)
     assert isinstance(event, Listed)
     assert [str(item.name) for item in event.objects] == ["ns-1/service-1", "ns-3/service-3"]
     assert [(str(problem.object), problem.field) for problem in event.problems] == [
@@ -156,7 +156,7 @@ def test_410_lists_again_at_once_and_replaces(way: str) -> None:
     else:
         assert watch.handle_refusal(410, status(410), LATER) == []
     assert "resourceVersion" not in request(watch)
-    (event,) = watch.page(page(service(2), version="50"), LATER)
+    (event,) = watch.handle_page(page(service(2), version="50"), LATER)
     assert isinstance(event, Listed)
     assert [str(item.name) for item in event.objects] == ["ns-2/service-2"]
     assert request(watch)["resourceVersion"] == "50"
@@ -173,13 +173,13 @@ def test_410_again_and_again_is_slowed_down() -> None:
 def test_a_continue_token_that_expires_lists_again_in_one_piece() -> None:
     watch = ResourceWatch(SERVICES)
     request(watch)
-    watch.page(page(service(1), more="old"), 0.0)
+    watch.handle_page(page(service(1), more="old"), 0.0)
     request(watch)
     assert watch.handle_refusal(410, status(410, "Expired"), 0.0) == []
     query = request(watch)
     assert "limit" not in query
     assert "continue" not in query
-    (event,) = watch.page(page(service(2)), 0.0)
+    (event,) = watch.handle_page(page(service(2)), 0.0)
     assert isinstance(event, Listed)
     assert [str(item.name) for item in event.objects] == ["ns-2/service-2"]
 
@@ -187,12 +187,12 @@ def test_a_continue_token_that_expires_lists_again_in_one_piece() -> None:
 def test_a_failure_within_a_list_goes_on_with_the_next_chunk() -> None:
     watch = ResourceWatch(SERVICES)
     request(watch)
-    watch.page(page(service(1), more="next"), 0.0)
+    watch.handle_page(page(service(1), more="next"), 0.0)
     request(watch)
     watch.handle_refusal(500, b"", 0.0)
     assert slept(watch) == 0.8
     assert request(watch)["continue"] == "next"
-    (event,) = watch.page(page(service(2)), 0.0)
+    (event,) = watch.handle_page(page(service(2)), 0.0)
     assert isinstance(event, Listed)
     assert len(event.objects) == 2
 
@@ -242,7 +242,7 @@ def test_a_server_that_lists_well_and_breaks_every_watch_is_slowed_down() -> Non
     waits = []
     for _ in range(4):
         request(watch)
-        watch.page(page(), 0.0)
+        watch.handle_page(page(), 0.0)
         request(watch)
         watch.handle_open(0.0)
         watch.handle_bytes(b"garbage\n", 0.0)
@@ -295,7 +295,7 @@ def test_a_server_error_within_a_watch_goes_on_from_the_last_version() -> None:
 def test_a_list_that_is_none_is_asked_for_again(body: bytes) -> None:
     watch = ResourceWatch(SERVICES)
     request(watch)
-    assert watch.page(body, 0.0) == []
+    assert watch.handle_page(body, 0.0) == []
     assert not watch.health(LATER).synced
     assert slept(watch) == 0.8
 
@@ -310,7 +310,7 @@ def test_a_server_that_knows_no_field_selector_of_services_is_asked_without() ->
 
 
 def test_the_selector_of_the_own_node_is_never_dropped() -> None:
-    watch = ResourceWatch(own_node("me"))
+    watch = ResourceWatch(build_own_node_resource("me"))
     request(watch)
     watch.handle_refusal(400, status(400), 0.0)
     assert slept(watch) == 0.8
@@ -355,7 +355,7 @@ def test_a_watch_that_goes_back_lists_again_and_reports_it_once(kind: str) -> No
     watch.handle_end(LATER)
     slept(watch)
     assert "watch" not in request(watch)
-    (event,) = watch.page(page(service(3), version="9"), LATER)
+    (event,) = watch.handle_page(page(service(3), version="9"), LATER)
     assert isinstance(event, Listed)
     assert watch.health(LATER).total == 1
     assert request(watch)["resourceVersion"] == "9"
@@ -365,7 +365,7 @@ def test_a_list_that_goes_back_is_taken_and_reported_once() -> None:
     watch = watching(SERVICES, service(1))
     watch.handle_refusal(410, status(410, "Expired"), LATER)
     request(watch)
-    (event,) = watch.page(page(service(2), version="9"), LATER)
+    (event,) = watch.handle_page(page(service(2), version="9"), LATER)
     assert isinstance(event, Listed)
     assert watch.health(LATER).error == (
         "list: resourceVersion 9 after 10: an administrator restored the server's store"

@@ -15,7 +15,7 @@ from vipwire.config.sections import Logging
 from vipwire.inspect.command import show
 from vipwire.logging import log
 from vipwire.model.text import escape_invisible, visible_lines
-from vipwire.terminal.output import complain
+from vipwire.terminal.output import print_error
 
 ACTS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2066-\u2069\ufeff]")
 """What a terminal acts on, or what hides; a line break is the only one of these that we print ourselves."""
@@ -47,9 +47,9 @@ def test_json_is_safe_and_says_what_the_object_says(document: Any) -> None:
 
 @given(texts)
 def test_no_console_prints_what_acts(text: str) -> None:
-    console = show.console(width=40)
+    console = show.build_console(width=40)
     console.file = io.StringIO()
-    console.print(Text(text), show.table(["a", "b"], [[text, Text(text)]]))
+    console.print(Text(text), show.build_table(["a", "b"], [[text, Text(text)]]))
     assert not ACTS.search(console.file.getvalue())
 
 
@@ -67,6 +67,6 @@ def test_no_log_line_has_what_acts(text: str) -> None:
 
 
 def test_an_error_of_several_lines_keeps_them(capsys: pytest.CaptureFixture[str]) -> None:
-    complain("first\nsecond \x1b[2J")
+    print_error("first\nsecond \x1b[2J")
     assert capsys.readouterr().err == "error: first\nerror: second \\u001b[2J\n"
     assert visible_lines("a\n\x1b") == "a\n\\u001b"

@@ -17,7 +17,7 @@ from vipwire.linux.netlink.conntrack import (
     encode_delete,
     encode_dump,
 )
-from vipwire.linux.netlink.message import NLM_F_CREATE, Message, attribute, attributes, encode_nested
+from vipwire.linux.netlink.message import NLM_F_CREATE, Message, collect_attributes, encode_attribute, encode_nested
 from vipwire.model.net import Family, Protocol, parse_address
 
 # Answers of Linux 6.18 (x86-64) to a dump, beside what conntrack(8) printed of them.
@@ -60,8 +60,14 @@ def test_shapes_of_the_same_length_do_not_mix() -> None:
 
 
 def test_a_flow_without_ports_has_ports_of_zero() -> None:
-    ends = encode_nested(1, attribute(1, LOOPBACK), attribute(2, VIP))
-    icmp = encode_nested(2, attribute(1, b"\1"), attribute(4, b"\0\7"), attribute(5, b"\x08"), attribute(6, b"\0"))
+    ends = encode_nested(1, encode_attribute(1, LOOPBACK), encode_attribute(2, VIP))
+    icmp = encode_nested(
+        2,
+        encode_attribute(1, b"\1"),
+        encode_attribute(4, b"\0\7"),
+        encode_attribute(5, b"\x08"),
+        encode_attribute(6, b"\0"),
+    )
     message = struct.pack("=BBH", 2, 0, 0) + encode_nested(1, ends, icmp) + encode_nested(2, ends, icmp)
     flow = decode(memoryview(message))
     assert (flow.protocol, flow.source_port, flow.destination_port, flow.timeout) == (1, 0, 0, 0)
@@ -69,9 +75,11 @@ def test_a_flow_without_ports_has_ports_of_zero() -> None:
 
 
 def test_the_zone_of_a_flow_may_be_that_of_its_original_tuple() -> None:
-    ends = encode_nested(1, attribute(1, LOOPBACK), attribute(2, VIP))
-    ports = encode_nested(2, attribute(1, b"\x11"), attribute(2, b"\0\7"), attribute(3, b"\0\x08"))
-    zone = attribute(3, b"\0\x09")
+    ends = encode_nested(1, encode_attribute(1, LOOPBACK), encode_attribute(2, VIP))
+    ports = encode_nested(
+        2, encode_attribute(1, b"\x11"), encode_attribute(2, b"\0\7"), encode_attribute(3, b"\0\x08")
+    )
+    zone = encode_attribute(3, b"\0\x09")
     header = struct.pack("=BBH", 2, 0, 0)
     assert decode(memoryview(header + encode_nested(1, ends, ports, zone) + encode_nested(2, ends, ports))).zone == 9
     assert decode(memoryview(header + encode_nested(1, ends, ports) + encode_nested(2, ends, ports, zone))).zone == 0
@@ -98,12 +106,12 @@ def test_what_is_no_flow_is_refused(message: bytes) -> None:
 
 
 def test_a_deletion_names_the_tuple_the_identifier_and_the_zone() -> None:
-    fields = attributes(encode_delete(FLOW4._replace(zone=5)), 4)
+    fields = collect_attributes(encode_delete(FLOW4._replace(zone=5)), 4)
     assert fields.keys() == {1, 12, 18}
     assert bytes(fields[12]) == (1039086655).to_bytes(4)
     assert bytes(fields[18]) == b"\0\5"
-    assert bytes(fields[1]) == bytes(attributes(encode_flow(FLOW4), 4)[1])
-    assert attributes(encode_delete(FLOW6), 4).keys() == {1, 12}
+    assert bytes(fields[1]) == bytes(collect_attributes(encode_flow(FLOW4), 4)[1])
+    assert collect_attributes(encode_delete(FLOW6), 4).keys() == {1, 12}
 
 
 def test_a_flow_without_ports_cannot_be_deleted_lest_all_are() -> None:
@@ -113,12 +121,14 @@ def test_a_flow_without_ports_cannot_be_deleted_lest_all_are() -> None:
 
 def test_a_dump_asks_the_kernel_to_filter_by_protocol_and_port() -> None:
     assert encode_dump(Family.IPV4) == b"\2\0\0\0"
-    udp = attributes(encode_dump(Family.IPV6, Protocol.UDP), 4)
-    assert bytes(attributes(udp[25])[1]) == struct.pack("=I", 0b001000)
-    assert {kind: bytes(value) for kind, value in attributes(attributes(udp[1])[2]).items()} == {1: b"\x11"}
-    dns = attributes(encode_dump(Family.IPV6, Protocol.UDP, 53), 4)
-    assert bytes(attributes(dns[25])[1]) == struct.pack("=I", 0b101000)
-    assert bytes(attributes(attributes(dns[1])[2])[3]) == b"\0\x35"
+    udp = collect_attributes(encode_dump(Family.IPV6, Protocol.UDP), 4)
+    assert bytes(collect_attributes(udp[25])[1]) == struct.pack("=I", 0b001000)
+    assert {kind: bytes(value) for kind, value in collect_attributes(collect_attributes(udp[1])[2]).items()} == {
+        1: b"\x11"
+    }
+    dns = collect_attributes(encode_dump(Family.IPV6, Protocol.UDP, 53), 4)
+    assert bytes(collect_attributes(dns[25])[1]) == struct.pack("=I", 0b101000)
+    assert bytes(collect_attributes(collect_attributes(dns[1])[2])[3]) == b"\0\x35"
 
 
 @pytest.mark.parametrize(

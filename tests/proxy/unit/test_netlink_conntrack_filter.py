@@ -8,15 +8,22 @@ from tests.fakes.conntrack import encode_flow
 from tests.fakes.values import ip
 
 from vipwire.linux.netlink.conntrack import CT_DELETE, CT_GET, CT_NEW, STATUS_SEEN_REPLY, Flow
-from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL, attribute, attributes, encode, encode_nested
+from vipwire.linux.netlink.message import (
+    NLM_F_CREATE,
+    NLM_F_EXCL,
+    collect_attributes,
+    encode_attribute,
+    encode_message,
+    encode_nested,
+)
 from vipwire.linux.netlink.socket_filter import (
     LONGEST,
     MOST_ADDRESSES,
     PASS,
     assemble,
-    beginnings_and_ends,
     if_equal,
     load_byte,
+    pass_new_and_ended_flows,
 )
 from vipwire.model.net import Address, Protocol
 
@@ -81,12 +88,12 @@ def flow(pod: Address = POD, status: int = 0, protocol: Protocol = Protocol.TCP)
 def told(kind: int, of: Flow, flags: int = 0, state: int | None = SYN_SENT) -> bytes:
     payload = encode_flow(of)
     if state is not None:
-        payload += encode_nested(4, encode_nested(1, attribute(1, bytes((state,)))))
-    return encode(kind, flags, 0, payload)
+        payload += encode_nested(4, encode_nested(1, encode_attribute(1, bytes((state,)))))
+    return encode_message(kind, flags, 0, payload)
 
 
 def passes(message: bytes, addresses: tuple[Address, ...] = FEW, *protocols: Protocol) -> bool:
-    return Machine(message).run(beginnings_and_ends(addresses, protocols or (Protocol.TCP,)))
+    return Machine(message).run(pass_new_and_ended_flows(addresses, protocols or (Protocol.TCP,)))
 
 
 @pytest.mark.parametrize("pod", FEW)
@@ -107,8 +114,8 @@ def test_a_beginning_passes_and_an_end_without_an_answer(pod: Address) -> None:
         told(CT_NEW, flow(status=STATUS_SEEN_REPLY)),
         told(CT_DELETE, flow(status=STATUS_SEEN_REPLY)),
         told(CT_GET, flow()),
-        encode(CT_NEW, FRESH, 0, struct.pack("=BBH", 2, 0, 0)),
-        encode(CT_DELETE, 0, 0, struct.pack("=BBH", 10, 0, 0)),
+        encode_message(CT_NEW, FRESH, 0, struct.pack("=BBH", 2, 0, 0)),
+        encode_message(CT_DELETE, 0, 0, struct.pack("=BBH", 10, 0, 0)),
     ],
     ids=[
         "other",
@@ -135,7 +142,7 @@ def test_other_protocols_have_no_state_to_look_at(protocol: Protocol) -> None:
 
 def test_of_many_addresses_each_is_found_and_no_other() -> None:
     many = tuple(Address((0x0A000000 + 3 * number).to_bytes(4)) for number in range(MOST_ADDRESSES))
-    assert len(beginnings_and_ends(many, Protocol)) // 8 <= LONGEST
+    assert len(pass_new_and_ended_flows(many, Protocol)) // 8 <= LONGEST
     for number in (0, 1, 7, 8, 500, MOST_ADDRESSES - 1):
         assert passes(told(CT_NEW, flow(many[number]), FRESH), many)
         assert not passes(told(CT_NEW, flow(Address((0x0A000001 + 3 * number).to_bytes(4))), FRESH), many)
@@ -155,4 +162,4 @@ def test_what_the_kernel_would_refuse_is_refused_here() -> None:
 
 def test_the_messages_of_this_test_are_what_they_say() -> None:
     message = told(CT_NEW, flow(), FRESH)
-    assert 4 in dict(attributes(memoryview(message)[20:]))
+    assert 4 in dict(collect_attributes(memoryview(message)[20:]))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from vipwire.linux.netlink.message import NLMSG_DONE, NLMSG_ERROR, encode, messages
+from vipwire.linux.netlink.message import NLMSG_DONE, NLMSG_ERROR, encode_message, split_messages
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 
 
@@ -32,15 +32,15 @@ def dumped(*answers: bytes) -> list[bytes]:
     netlink = NetlinkSocket(NETLINK_NETFILTER)
     netlink.close()
     netlink._socket = Kernel(*answers)  # type: ignore[assignment]  # noqa: SLF001
-    return [bytes(each.payload) for each in messages(netlink.dump_whole(1, b"", 4096))]
+    return [bytes(each.payload) for each in split_messages(netlink.dump_whole(1, b"", 4096))]
 
 
 def rule(text: bytes, sequence: int = 1) -> bytes:
-    return encode(0xA06, 2, sequence, text)
+    return encode_message(0xA06, 2, sequence, text)
 
 
 def done(code: int = 0, sequence: int = 1) -> bytes:
-    return encode(NLMSG_DONE, 2, sequence, struct.pack("=i", code))
+    return encode_message(NLMSG_DONE, 2, sequence, struct.pack("=i", code))
 
 
 def test_the_end_comes_by_itself() -> None:
@@ -57,7 +57,7 @@ def test_what_was_left_of_another_dump_is_skipped() -> None:
 
 
 def test_a_refused_dump_raises() -> None:
-    refusal = encode(NLMSG_ERROR, 0, 1, struct.pack("=i", -errno.ENOENT) + bytes(16))
+    refusal = encode_message(NLMSG_ERROR, 0, 1, struct.pack("=i", -errno.ENOENT) + bytes(16))
     for end in (done(-errno.EINTR), refusal, rule(b"one") + done(-errno.EINTR)):
         with pytest.raises(NetlinkError):
             dumped(end)

@@ -8,13 +8,13 @@ from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Family, Protocol, parse_address
 from vipwire.modes.nftables.table.counts import (
     COUNTING,
-    connection_chains,
-    counting_sets,
-    counts,
-    refusal,
-    traffic_chains,
+    build_connection_chains,
+    build_refusal_chain,
+    build_traffic_chains,
+    count_by_service,
+    list_counting_sets,
 )
-from vipwire.modes.nftables.table.names import frontend_bytes
+from vipwire.modes.nftables.table.names import encode_frontend
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, Reason, Reject, ServicePlan
 from vipwire.reconcile.counts import Refusal
 
@@ -31,7 +31,7 @@ PLAN = ServicePlan(
 
 
 def pair(frontend: Address, port: int, endpoint: Address = POD, protocol: Protocol = Protocol.TCP) -> bytes:
-    return frontend_bytes(FrontendKey(frontend, protocol, port)) + endpoint + (8080).to_bytes(2) + bytes(2)
+    return encode_frontend(FrontendKey(frontend, protocol, port)) + endpoint + (8080).to_bytes(2) + bytes(2)
 
 
 def test_what_others_translate_is_left_out() -> None:
@@ -40,23 +40,23 @@ def test_what_others_translate_is_left_out() -> None:
         ElementCounter(pair(VIP, 80, protocol=Protocol.UDP), 9, 0),
         ElementCounter(pair(VIP, 81), 9, 0),
     ]
-    assert counts(Family.IPV4, [PLAN], {"connections": foreign}, endpoints=True) == {}
+    assert count_by_service(Family.IPV4, [PLAN], {"connections": foreign}, endpoints=True) == {}
 
 
 @pytest.mark.parametrize("family", list(Family))
 def test_the_sets_are_declared_in_any_case_and_filled_only_if_asked_for(family: Family) -> None:
-    declared = {spec.name: spec for spec in counting_sets(family)}
+    declared = {spec.name: spec for spec in list_counting_sets(family)}
     assert declared.keys() == COUNTING
     assert all(spec.counter and {"dynamic", "timeout"} == spec.flags and spec.size for spec in declared.values())
-    assert list(connection_chains(family, CounterLevel.NOTHING)) == []
-    assert list(traffic_chains(family, CounterLevel.CONNECTIONS)) == []
+    assert list(build_connection_chains(family, CounterLevel.NOTHING)) == []
+    assert list(build_traffic_chains(family, CounterLevel.CONNECTIONS)) == []
     for reason in Refusal:
-        _, silent = refusal(family, reason, CounterLevel.NOTHING)
-        name, counting = refusal(family, reason, CounterLevel.CONNECTIONS)
+        _, silent = build_refusal_chain(family, reason, CounterLevel.NOTHING)
+        name, counting = build_refusal_chain(family, reason, CounterLevel.CONNECTIONS)
         assert counting.rules == (f"update @{name} {{ {' . '.join(declared[name].key)} }}", *silent.rules)
 
 
 def test_no_refusal_is_counted_by_what_a_client_may_choose_at_will() -> None:
-    keys = {spec.name: spec.key for spec in counting_sets(Family.IPV4)}
+    keys = {spec.name: spec.key for spec in list_counting_sets(Family.IPV4)}
     assert keys["refused-undefined-port"] == ("ip daddr",)
     assert keys["refused-unallocated"] == ("meta l4proto",)

@@ -11,11 +11,11 @@ from vipwire.inspect.node.situation import plan_family
 from vipwire.inspect.node.source import list_once, make_source
 from vipwire.linux.netlink.nftables.elements import Element
 from vipwire.model.net import Family, Protocol, parse_address
-from vipwire.modes.nftables.explain.explainer import walk
-from vipwire.modes.nftables.explain.jhash import jhash, slot_of
+from vipwire.modes.nftables.explain.explainer import walk_table
+from vipwire.modes.nftables.explain.jhash import choose_slot, compute_jhash
 from vipwire.modes.nftables.explain.table import Table
 from vipwire.modes.nftables.table.names import CHAIN, Chain, Object, ObjectKey
-from vipwire.modes.nftables.table.render import render
+from vipwire.modes.nftables.table.render import render_service
 from vipwire.modes.nftables.table.skeleton import node_objects
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, BY_CHANCE, IN_TURN
@@ -47,7 +47,7 @@ def objects(tmp_path: Path) -> Objects:
     side = plan_family(config, list_once(make_source(config)), Family.IPV4, ())
     made: Objects = node_objects(side.node)
     for plan in side.plans.values():
-        rendered = render(Family.IPV4, plan)
+        rendered = render_service(Family.IPV4, plan)
         made |= {**rendered.own, **rendered.shared}
     return made
 
@@ -59,7 +59,7 @@ def packet(destination: str, port: int, source: bytes = CLIENT) -> Packet:
 def test_a_missing_element_is_named_and_its_slot_leads_nowhere(objects: Objects) -> None:
     key = next(key for key in objects if key[0] == "service-affinity-slots")
     observed = {other: value for other, value in objects.items() if other != key}
-    way = walk(Table(Family.IPV4, observed, objects), packet("10.96.0.10", 80))
+    way = walk_table(Table(Family.IPV4, observed, objects), packet("10.96.0.10", 80))
     assert way.shares is not None
     assert way.shares[None] == Fraction(1, 2)
     assert [step.object for step in way.steps if step.state is ObjectState.MISSING] == [
@@ -72,7 +72,7 @@ def test_a_rule_that_is_not_ours_makes_the_end_uncertain(objects: Objects) -> No
     ours = objects[key]
     assert isinstance(ours, Chain)
     observed = {**objects, key: Chain(("# meta cmp immediate", *ours.rules))}
-    way = walk(Table(Family.IPV4, observed, objects), packet("10.96.0.10", 80))
+    way = walk_table(Table(Family.IPV4, observed, objects), packet("10.96.0.10", 80))
     assert way.end is End.UNKNOWN
     assert any(step.state is ObjectState.DIFFERENT for step in way.steps)
 
@@ -81,20 +81,20 @@ def test_an_emptied_chain_is_certain_and_its_rules_are_missing(objects: Objects)
     key = (CHAIN, b"nat-prerouting")
     ours = objects[key]
     assert isinstance(ours, Chain)
-    way = walk(Table(Family.IPV4, {**objects, key: Chain((), ours.hook)}, objects), packet("10.96.0.10", 80))
+    way = walk_table(Table(Family.IPV4, {**objects, key: Chain((), ours.hook)}, objects), packet("10.96.0.10", 80))
     assert way.end is End.REJECTED
     assert any(step.text == "jump services" and step.state is ObjectState.MISSING for step in way.steps)
 
 
 def test_a_chain_that_is_gone_is_named_once(objects: Objects) -> None:
     observed = {key: value for key, value in objects.items() if key != (CHAIN, b"nat-prerouting")}
-    way = walk(Table(Family.IPV4, observed, objects), packet("10.96.0.10", 80))
+    way = walk_table(Table(Family.IPV4, observed, objects), packet("10.96.0.10", 80))
     missing = [step.object for step in way.steps if step.state is ObjectState.MISSING]
     assert (way.end, missing) == (End.REJECTED, ["chain nat-prerouting"])
 
 
 def test_without_a_table_nothing_happens(objects: Objects) -> None:
-    way = walk(Table(Family.IPV4, {}, objects), packet("10.96.0.10", 80))
+    way = walk_table(Table(Family.IPV4, {}, objects), packet("10.96.0.10", 80))
     assert (way.end, [step.object for step in way.steps]) == (End.UNTOUCHED, ["table ip vipwire"])
 
 
@@ -107,7 +107,7 @@ def test_what_is_remembered_of_a_client_is_found(objects: Objects) -> None:
     )
     where: tuple[str, bytes] = ("affinity/default/web/tcp/http", to.source)
     memory = {where: Element(to.source, identity, expiration=12_000)}
-    way = walk(Table(Family.IPV4, objects, objects), to, memory)
+    way = walk_table(Table(Family.IPV4, objects, objects), to, memory)
     assert way.remembered == (*ENDPOINTS[1], 12.0)
     assert way.shares == dict.fromkeys(ENDPOINTS, Fraction(1, 2))
 
@@ -118,16 +118,16 @@ def test_what_is_remembered_of_a_client_is_found(objects: Objects) -> None:
     [(b"", 0xDEADBEEF), (b"Four score and seven years ago", 0x17770551)],
 )
 def test_the_hash_is_lookup3(data: bytes, expected: int) -> None:
-    assert jhash(data, 0) == expected
+    assert compute_jhash(data, 0) == expected
 
 
 def test_slots_cover_what_they_are_scaled_to() -> None:
-    assert {slot_of(bytes((10, 0, 0, last)), 7, 5) for last in range(100)} == set(range(5))
+    assert {choose_slot(bytes((10, 0, 0, last)), 7, 5) for last in range(100)} == set(range(5))
 
 
 def test_how_a_slot_is_chosen_is_what_the_table_does(objects: Objects) -> None:
     found = [
-        walk(Table(Family.IPV4, objects, objects), packet(address, 80)).choice
+        walk_table(Table(Family.IPV4, objects, objects), packet(address, 80)).choice
         for address in ("10.96.0.10", "10.96.1.0", "10.96.1.1", "10.96.1.2")
     ]
     assert found == [

@@ -15,13 +15,13 @@ from vipwire.linux.netlink.nftables.flowtables import (
 )
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.model.net import Address, Family, Protocol, parse_address
-from vipwire.modes.nftables.explain.explainer import offloading_step
+from vipwire.modes.nftables.explain.explainer import describe_offloading
 from vipwire.modes.nftables.explain.table import Run, Table
 from vipwire.modes.nftables.probe import try_offloading
 from vipwire.modes.nftables.table import fastpath
 from vipwire.modes.nftables.table.names import Chain, Object, ObjectKey
-from vipwire.modes.nftables.table.script import steps
-from vipwire.modes.nftables.table.skeleton import compiled, node_objects
+from vipwire.modes.nftables.table.script import build_operations
+from vipwire.modes.nftables.table.skeleton import compile_cached, node_objects
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.steps import ObjectState
@@ -31,7 +31,7 @@ CLIENT, VIP, POD, NODE = map(parse_address, ("203.0.113.9", "10.96.0.1", "10.244
 
 
 def words(delta: Delta[ObjectKey, Object], family: Family = Family.IPV4) -> list[str]:
-    return [step.words for step in steps(family, delta)]
+    return [step.words for step in build_operations(family, delta)]
 
 
 @FAMILIES
@@ -46,15 +46,15 @@ def test_without_a_threshold_there_is_nothing_of_it(family: Family) -> None:
 def test_the_threshold_is_read_from_the_kernels_rule_and_from_the_text(family: Family, packets: int) -> None:
     entry = fastpath.fastpath_objects(packets)[fastpath.ENTRY]
     assert isinstance(entry, Chain)
-    assert fastpath.threshold(family, compiled(entry.rules[0], family)) == packets
-    assert fastpath.packets_of(entry) == packets
+    assert fastpath.read_threshold(family, compile_cached(entry.rules[0], family)) == packets
+    assert fastpath.parse_threshold(entry) == packets
 
 
 @pytest.mark.parametrize("rule", ["accept", "ct packets > 20 accept", "ct state established"])
 def test_another_rule_has_no_threshold(rule: str) -> None:
-    assert fastpath.threshold(Family.IPV4, compiled(rule, Family.IPV4)) == 0
-    assert fastpath.threshold(Family.IPV4, b"\7\0\1\0") == 0
-    assert fastpath.packets_of(Chain((rule,))) == 0
+    assert fastpath.read_threshold(Family.IPV4, compile_cached(rule, Family.IPV4)) == 0
+    assert fastpath.read_threshold(Family.IPV4, b"\7\0\1\0") == 0
+    assert fastpath.parse_threshold(Chain((rule,))) == 0
 
 
 def test_the_flowtable_is_there_before_rules_use_it_and_goes_after_them() -> None:
@@ -92,7 +92,7 @@ def said(
     has, should = (fastpath.fastpath_objects(packets) for packets in (observed, wanted))
     table = Table(Family.IPV4, has, should, own=frozenset({NODE}))
     packet = Packet(NODE if node else CLIENT, VIP, protocol, 80, "" if node else "eth0", from_node=node)
-    found = offloading_step(table, packet, Run(target=(target, 80)))
+    found = describe_offloading(table, packet, Run(target=(target, 80)))
     return "; ".join(f"{each.state.name}: {each.effect}" for each in found)
 
 

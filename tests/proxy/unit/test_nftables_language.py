@@ -2,7 +2,7 @@
 
 import pytest
 
-from vipwire.linux.netlink.message import attribute
+from vipwire.linux.netlink.message import encode_attribute
 from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables import wire
 from vipwire.model.net import Family
@@ -11,9 +11,9 @@ from vipwire.modes.nftables.language import (
     SetSpec,
     compile_rule,
     compile_set,
-    describe,
-    same_rule,
-    same_set,
+    describe_expressions,
+    is_same_rule,
+    is_same_set,
 )
 
 KEY = ("ip daddr", "meta l4proto", "th dport")
@@ -97,15 +97,15 @@ def test_two_ways_to_write_the_same(one: str, other: str) -> None:
 def test_the_keys_of_interval_sets_are_loaded_in_network_order() -> None:
     text = "meta priority . ip saddr @wide"
     plain, ordered = compile_rule(text, Family.IPV4), compile_rule(text, Family.IPV4, {"wide"})
-    assert describe(plain) == "meta payload lookup"
-    assert describe(ordered) == "meta byteorder payload lookup"
+    assert describe_expressions(plain) == "meta payload lookup"
+    assert describe_expressions(ordered) == "meta byteorder payload lookup"
 
 
 def test_rules_of_others_are_described_by_their_expressions() -> None:
-    assert describe(b"") == "empty"
-    assert describe(b"\xff\xff\xff") == "empty"
-    assert describe(b"\xff\0\1\0") == "undecodable"
-    assert describe(attribute(1, attribute(9, b""))) == "undecodable"
+    assert describe_expressions(b"") == "empty"
+    assert describe_expressions(b"\xff\xff\xff") == "empty"
+    assert describe_expressions(b"\xff\0\1\0") == "undecodable"
+    assert describe_expressions(encode_attribute(1, encode_attribute(9, b""))) == "undecodable"
 
 
 def one(name: str, *parts: bytes) -> bytes:
@@ -114,29 +114,29 @@ def one(name: str, *parts: bytes) -> bytes:
 
 def test_counts_do_not_make_another_rule() -> None:
     sent = compile_rule("counter drop", Family.IPV4)
-    counted = one("counter", attribute(1, b"\0\0\0\0\0\0\0\7"), attribute(2, b"\0\0\0\0\0\0\0\1"))
+    counted = one("counter", encode_attribute(1, b"\0\0\0\0\0\0\0\7"), encode_attribute(2, b"\0\0\0\0\0\0\0\1"))
     rest = sent[len(kernel.counter()) :]
-    assert same_rule(sent, counted + rest)
-    assert not same_rule(sent, rest + counted)
-    assert not same_rule(sent, counted)
+    assert is_same_rule(sent, counted + rest)
+    assert not is_same_rule(sent, rest + counted)
+    assert not is_same_rule(sent, counted)
 
 
 def test_what_a_later_kernel_adds_does_not_make_another_rule_unless_it_says_something() -> None:
     sent = compile_rule("flow add @f", Family.IPV4)
-    name = attribute(1, b"f\0")
-    assert same_rule(sent, one("flow_offload", name, attribute(77, bytes(4))))
-    assert not same_rule(sent, one("flow_offload", name, attribute(77, b"\0\0\0\1")))
-    assert not same_rule(sent, one("redir", name))
-    assert not same_rule(sent, one("flow_offload"))
-    assert not same_rule(sent, b"\xff\0\1\0")
+    name = encode_attribute(1, b"f\0")
+    assert is_same_rule(sent, one("flow_offload", name, encode_attribute(77, bytes(4))))
+    assert not is_same_rule(sent, one("flow_offload", name, encode_attribute(77, b"\0\0\0\1")))
+    assert not is_same_rule(sent, one("redir", name))
+    assert not is_same_rule(sent, one("flow_offload"))
+    assert not is_same_rule(sent, b"\xff\0\1\0")
 
 
 def test_what_a_later_kernel_adds_does_not_make_another_set_unless_it_decides() -> None:
     sent = compile_set(SetSpec("s", KEY), Family.IPV4)
-    assert same_set(sent, sent + attribute(wire.SET_HANDLE, bytes(8)) + attribute(99, b"new!"))
-    assert not same_set(sent, sent + attribute(wire.SET_TIMEOUT, b"\0\0\0\0\0\0\0\1"))
-    assert not same_set(sent, sent + attribute(wire.SET_FLAGS, b"\0\0\0\4"))
-    assert not same_set(sent, b"\xff\0\1\0")
+    assert is_same_set(sent, sent + encode_attribute(wire.SET_HANDLE, bytes(8)) + encode_attribute(99, b"new!"))
+    assert not is_same_set(sent, sent + encode_attribute(wire.SET_TIMEOUT, b"\0\0\0\0\0\0\0\1"))
+    assert not is_same_set(sent, sent + encode_attribute(wire.SET_FLAGS, b"\0\0\0\4"))
+    assert not is_same_set(sent, b"\xff\0\1\0")
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from vipwire.errors import UnsupportedError
-from vipwire.linux.netlink.message import Acknowledgement, string, u32be
+from vipwire.linux.netlink.message import Acknowledgement, encode_string, encode_u32be
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import Operation
 from vipwire.linux.netlink.nftables.wire import MessageType, SetFlag
 from vipwire.model.net import Family
-from vipwire.modes.nftables.probe import FEATURES, advice, try_table, try_tables
+from vipwire.modes.nftables.probe import FEATURES, describe_advice, try_table, try_tables
 
 Lacks = Callable[[Operation], bool]
 
@@ -30,7 +30,7 @@ class Kernel:
 
 
 def expression(name: str) -> Lacks:
-    return lambda operation: string(1, name) in operation.payload and operation.kind is MessageType.NEWRULE
+    return lambda operation: encode_string(1, name) in operation.payload and operation.kind is MessageType.NEWRULE
 
 
 def nothing(_: Operation) -> bool:
@@ -38,15 +38,15 @@ def nothing(_: Operation) -> bool:
 
 
 def intervals(operation: Operation) -> bool:
-    return u32be(wire.SET_FLAGS, SetFlag.INTERVAL | SetFlag.CONCAT) in operation.payload
+    return encode_u32be(wire.SET_FLAGS, SetFlag.INTERVAL | SetFlag.CONCAT) in operation.payload
 
 
 def counted(operation: Operation) -> bool:
-    return operation.kind is MessageType.NEWSET and string(1, "counter") in operation.payload
+    return operation.kind is MessageType.NEWSET and encode_string(1, "counter") in operation.payload
 
 
 def nat_chain(operation: Operation) -> bool:
-    return operation.kind is MessageType.NEWCHAIN and string(wire.CHAIN_TYPE, "nat") in operation.payload
+    return operation.kind is MessageType.NEWCHAIN and encode_string(wire.CHAIN_TYPE, "nat") in operation.payload
 
 
 @pytest.mark.parametrize("family", Family)
@@ -102,9 +102,9 @@ def test_a_refusal_that_no_part_explains_is_told_as_it_is() -> None:
 
 def test_without_hashing_the_mode_runs_and_the_services_that_ask_for_it_are_told() -> None:
     try_table(Family.IPV4, Kernel(expression("hash")).send)
-    said = advice("add rule service-source-hash-2 meta priority set jhash ip saddr mod 2")
+    said = describe_advice("add rule service-source-hash-2 meta priority set jhash ip saddr mod 2")
     assert said == "this kernel has no jhash (source-hash, maglev): load nft_hash, or use a kernel that has it"
-    assert advice("add rule services return") == ""
+    assert describe_advice("add rule services return") == ""
 
 
 def test_all_families_are_tried_by_one_transaction() -> None:

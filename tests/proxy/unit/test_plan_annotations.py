@@ -18,7 +18,7 @@ from vipwire.plan.annotations import (
     ForwardingMethod,
     Lack,
     Wishes,
-    in_vain,
+    find_ineffective,
     read_weights,
     read_wishes,
 )
@@ -163,12 +163,12 @@ def test_weights_alone_are_read_by_the_same_function() -> None:
 def test_a_wish_that_a_mode_does_not_fulfil_is_told_by_the_key_that_made_it() -> None:
     lacks = (Lack("forwarding", "packets are translated", (ForwardingMethod.TUNNEL,)), Lack("drain_seconds", "never"))
     name = ObjectName("default", "web")
-    (problem,) = in_vain(name, asking_kube_router("dsr", "tunnel"), lacks)
+    (problem,) = find_ineffective(name, asking_kube_router("dsr", "tunnel"), lacks)
     assert str(problem) == (
         "Service default/web: metadata.annotations[kube-router.io/service.dsr]: packets are translated"
     )
-    assert list(in_vain(name, read_wishes(asking(forwarding="nat")), lacks)) == []
-    assert len(list(in_vain(name, read_wishes(asking(drain_seconds="0")), lacks))) == 1
+    assert list(find_ineffective(name, read_wishes(asking(forwarding="nat")), lacks)) == []
+    assert len(list(find_ineffective(name, read_wishes(asking(drain_seconds="0")), lacks))) == 1
 
 
 def test_every_word_fills_a_wish_that_there_is() -> None:
@@ -197,5 +197,5 @@ ASKED = {
     ids=["nftables", "iptables", "ipvs", "userspace"],
 )
 def test_what_a_mode_has_not_is_told(lacks: tuple[Lack, ...], told: set[str]) -> None:
-    problems = in_vain(ObjectName("default", "web"), read_wishes(asking(**ASKED)), lacks)
+    problems = find_ineffective(ObjectName("default", "web"), read_wishes(asking(**ASKED)), lacks)
     assert {problem.field for problem in problems} == {f"metadata.annotations[vipwire.io/{word}]" for word in told}

@@ -48,7 +48,7 @@ class World:
 
     def tell(self, address: str, failures: int, now: float = 0.0, *, answered: bool = False) -> bool:
         """Tell of connections; report whether the plan is another one now."""
-        names = self.planner.ejections.take({key(address): Tally(answered, failures, Failure.RESET)}, now)
+        names = self.planner.ejections.take_tallies({key(address): Tally(answered, failures, Failure.RESET)}, now)
         return bool(self.planner.update(names, self.view, now))
 
     def wait(self, now: float) -> None:
@@ -121,7 +121,7 @@ def test_hints_give_way() -> None:
     world.planner = Planner(node_plan(zone="a"))
     world.planner.update([world.name], lambda _: (world.service, [pieces]), 0.0)
     assert world.pool() == [ONE]
-    names = world.planner.ejections.take({key(ONE): Tally(failures=3)}, 0.0)
+    names = world.planner.ejections.take_tallies({key(ONE): Tally(failures=3)}, 0.0)
     world.planner.update(names, lambda _: (world.service, [pieces]), 0.0)
     assert world.pool() == [TWO, THREE]
 

@@ -14,7 +14,7 @@ from vipwire.model.service import EndpointPort, Service, ServicePort
 from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import Forward, FrontendKey, RangeKey
-from vipwire.plan.resolve import Answered, Packet, Plan, resolve
+from vipwire.plan.resolve import Answered, Packet, Plan, resolve_packet
 
 NODE = replace(node_plan(), port_ranges=True)
 TCP = Protocol.TCP
@@ -83,7 +83,7 @@ def test_the_packets_port_is_kept_where_the_endpoint_has_the_services_own() -> N
     for target, expected in ((10000, 12345), (8080, 8080)):
         piece = slice_of("a", endpoint("10.2.0.1"), ports=(EndpointPort("", TCP, target),))
         plan = plan_service(NODE, subject, [replace(piece, service=subject.name)])
-        outcome = resolve(Plan(NODE, {subject.name: plan}), packet(subject.cluster_ips[0], 12345))
+        outcome = resolve_packet(Plan(NODE, {subject.name: plan}), packet(subject.cluster_ips[0], 12345))
         assert isinstance(outcome, Answered)
         assert isinstance(outcome.frontend.action, Forward)
         assert [each.port for each in outcome.pool] == [expected]

@@ -15,7 +15,7 @@ from tests.fakes.values import ELSEWHERE, HERE, endpoint, ip, node_plan, port_na
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import Endpoint, EndpointPort
 from vipwire.plan.plan import Pool
-from vipwire.plan.topology import Endpoints, candidates, categorize
+from vipwire.plan.topology import Endpoints, categorize, list_candidates
 
 STATES: dict[str, dict[str, Any]] = {
     "unready": {"ready": False, "serving": False},
@@ -41,7 +41,7 @@ def written(text: str) -> Endpoint:
 def sorted_out(*endpoints: str, zone: str = "a", name: str = HERE) -> Endpoints:
     pieces = [slice_of("web", *map(written, endpoints))]
     node = node_plan(zone=zone, name=name)
-    return categorize(candidates(port_name(), Family.IPV4, pieces, name), node)
+    return categorize(list_candidates(port_name(), Family.IPV4, pieces, name), node)
 
 
 def octets(pool: Pool) -> list[int]:
@@ -116,7 +116,7 @@ def test_hints_do_not_matter_among_the_endpoints_on_this_node() -> None:
 
 def test_a_proxy_that_does_not_know_its_node_has_no_local_endpoints_and_no_node_hints() -> None:
     piece = slice_of("web", endpoint("10.0.0.1", ""), endpoint("10.0.0.2", "", nodes=("",)))
-    found = categorize(candidates(port_name(), Family.IPV4, [piece], ""), node_plan(name=""))
+    found = categorize(list_candidates(port_name(), Family.IPV4, [piece], ""), node_plan(name=""))
     assert (octets(found.cluster), octets(found.local)) == ([1, 2], [])
 
 
@@ -125,7 +125,7 @@ def test_ready_addresses_of_this_node_are_counted_once_and_without_those_that_te
     other = [EndpointPort("", Protocol.TCP, 9090)]
     here = [endpoint("10.0.0.1", HERE), endpoint("10.0.0.2", HERE, ready=False, terminating=True)]
     pieces = [slice_of("web", *here, name="one", ports=ports), slice_of("web", *here, name="two", ports=other)]
-    found = categorize(candidates(port_name(), Family.IPV4, pieces, HERE), node_plan())
+    found = categorize(list_candidates(port_name(), Family.IPV4, pieces, HERE), node_plan())
     assert found.ready_local == {ip("10.0.0.1")}
 
 
@@ -134,7 +134,7 @@ def test_candidates_come_sorted_and_once_for_an_address_and_port() -> None:
         slice_of("web", endpoint("10.0.0.9"), endpoint("10.0.0.10"), name="one"),
         slice_of("web", endpoint("10.0.0.9"), endpoint("9.0.0.1"), name="two"),
     ]
-    found = candidates(port_name(), Family.IPV4, pieces, HERE)
+    found = list_candidates(port_name(), Family.IPV4, pieces, HERE)
     assert [str(candidate.target) for candidate in found] == ["9.0.0.1:8080", "10.0.0.9:8080", "10.0.0.10:8080"]
 
 
@@ -154,7 +154,7 @@ def test_of_two_entries_for_one_endpoint_the_better_counts(
 ) -> None:
     good, bad = endpoint("10.0.0.1", **better), endpoint("10.0.0.1", **worse)
     pieces = [slice_of("web", good, name="one"), slice_of("web", bad, name="two")]
-    (found,) = candidates(port_name(), Family.IPV4, pieces[::-1] if swapped else pieces, HERE)
+    (found,) = list_candidates(port_name(), Family.IPV4, pieces[::-1] if swapped else pieces, HERE)
     assert found.endpoint == good
 
 
@@ -169,7 +169,7 @@ def test_only_the_ports_of_this_name_and_protocol_and_the_slices_of_this_family_
         slice_of("dns", endpoint("fd00::1"), ports=ports, name="six", family=Family.IPV6),
     ]
     name = port_name("dns", "dns", Protocol.UDP)
-    found = {family: [str(c.target) for c in candidates(name, family, pieces, HERE)] for family in Family}
+    found = {family: [str(c.target) for c in list_candidates(name, family, pieces, HERE)] for family in Family}
     assert found == {Family.IPV4: ["10.0.0.1:53"], Family.IPV6: ["[fd00::1]:53"]}
 
 
@@ -178,5 +178,5 @@ def test_a_named_target_port_may_be_another_number_in_every_slice() -> None:
         slice_of("web", endpoint("10.0.0.1"), name="old", ports=[EndpointPort("", Protocol.TCP, 80)]),
         slice_of("web", endpoint("10.0.0.2"), name="new", ports=[EndpointPort("", Protocol.TCP, 8080)]),
     ]
-    found = candidates(port_name(), Family.IPV4, pieces, HERE)
+    found = list_candidates(port_name(), Family.IPV4, pieces, HERE)
     assert [str(candidate.target) for candidate in found] == ["10.0.0.1:80", "10.0.0.2:8080"]

@@ -22,16 +22,16 @@ def collector() -> Iterator[None]:
 
 
 def test_a_start_is_not_looked_through() -> None:
-    cyclic_garbage.rest()
+    cyclic_garbage.disable_collection()
     assert not gc.isenabled()
-    cyclic_garbage.look_rarely()
+    cyclic_garbage.collect_rarely()
     assert (gc.isenabled(), gc.get_threshold()) == (True, cyclic_garbage.EVERY)
     assert gc.get_freeze_count() > 0
 
 
 def test_who_has_not_rested_has_nothing_to_leave_out() -> None:
     frozen = gc.get_freeze_count()
-    cyclic_garbage.look_rarely()
+    cyclic_garbage.collect_rarely()
     assert (gc.get_freeze_count(), gc.get_threshold()) == (frozen, cyclic_garbage.EVERY)
 
 
@@ -47,7 +47,7 @@ blocks = [bytearray(2000) for _ in range(20_000)]
 above = bytearray(2000)
 del blocks
 before = held()
-cyclic_garbage.give_back()
+cyclic_garbage.return_memory()
 print(before - held())
 """
 

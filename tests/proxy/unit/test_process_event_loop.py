@@ -32,5 +32,5 @@ def test_other_work_has_its_turn_between_sockets() -> None:
         assert len(handled) == len(set(handled)) == CLIENTS // 2
         return seen
 
-    seen = event_loop.run(play())
+    seen = event_loop.run_in_loop(play())
     assert max(after - before for before, after in itertools.pairwise(seen)) < CLIENTS // 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.file_io.file_watch import FileWatch, hears_all
+from vipwire.file_io.file_watch import FileWatch, reports_all_changes
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ from vipwire.file_io.file_watch import FileWatch, hears_all
 )
 async def test_a_change_is_heard(tmp_path: Path, change: Callable[[Path], object]) -> None:
     (tmp_path / "old").write_bytes(b"")
-    with FileWatch().changes([tmp_path]) as changed:
+    with FileWatch().watch_changes([tmp_path]) as changed:
         assert not changed.is_set()
         change(tmp_path)
         async with asyncio.timeout(30):
@@ -35,7 +35,7 @@ async def test_a_change_is_heard(tmp_path: Path, change: Callable[[Path], object
 
 async def test_what_is_not_wanted_wakes_nobody(tmp_path: Path) -> None:
     files = FileWatch()
-    with files.changes([tmp_path], "wanted") as changed, files.changes([tmp_path]) as anything:
+    with files.watch_changes([tmp_path], "wanted") as changed, files.watch_changes([tmp_path]) as anything:
         for name in ("other", "wanted.new", "wanted"):
             assert not changed.is_set()
             anything.clear()
@@ -47,7 +47,7 @@ async def test_what_is_not_wanted_wakes_nobody(tmp_path: Path) -> None:
 
 
 async def test_who_has_just_been_woken_by_others_hears_what_is_wanted(tmp_path: Path) -> None:
-    with FileWatch().changes([tmp_path], "wanted") as changed:
+    with FileWatch().watch_changes([tmp_path], "wanted") as changed:
         for number in range(20):
             (tmp_path / f"other-{number}").write_bytes(b"")
             await asyncio.sleep(0)
@@ -68,7 +68,7 @@ async def test_where_others_write_all_the_time_it_listens_ever_more_seldom(
         return read(descriptor, size)
 
     monkeypatch.setattr(os, "read", counted)
-    with FileWatch().changes([tmp_path], "wanted") as changed:
+    with FileWatch().watch_changes([tmp_path], "wanted") as changed:
         for number in range(500):
             (tmp_path / f"other-{number % 9}").write_bytes(b"")
             await asyncio.sleep(0.005)
@@ -77,20 +77,23 @@ async def test_where_others_write_all_the_time_it_listens_ever_more_seldom(
 
 
 async def test_a_folder_that_is_not_there_cannot_be_watched(tmp_path: Path) -> None:
-    with pytest.raises(FileNotFoundError), FileWatch().changes([tmp_path, tmp_path / "nowhere"]):
+    with pytest.raises(FileNotFoundError), FileWatch().watch_changes([tmp_path, tmp_path / "nowhere"]):
         pass
 
 
 async def test_two_listeners_share_one_instance_which_is_closed_after_the_last(tmp_path: Path) -> None:
     files, counts = FileWatch(), [instances()]
-    with files.changes([tmp_path], "one") as one, files.changes([tmp_path, tmp_path.parent], "two") as two:
+    with (
+        files.watch_changes([tmp_path], "one") as one,
+        files.watch_changes([tmp_path, tmp_path.parent], "two") as two,
+    ):
         counts.append(instances())
         (tmp_path / "two").write_bytes(b"")
         async with asyncio.timeout(30):
             await two.wait()
         assert not one.is_set()
     counts.append(instances())
-    with files.changes([tmp_path]) as again:
+    with files.watch_changes([tmp_path]) as again:
         (tmp_path / "one").write_bytes(b"")
         async with asyncio.timeout(30):
             await again.wait()
@@ -122,7 +125,7 @@ async def test_a_limit_of_inotify_is_told_once_and_the_file_is_read_all_the_same
     files, seen = FileWatch(), []
     for name in ("one", "two"):
         (tmp_path / name).write_bytes(b"old")
-        contents = files.contents(tmp_path / name)
+        contents = files.yield_contents(tmp_path / name)
         seen.append(await anext(contents))
         (tmp_path / name).write_bytes(b"new")
         async with asyncio.timeout(30):
@@ -135,6 +138,6 @@ async def test_a_limit_of_inotify_is_told_once_and_the_file_is_read_all_the_same
 
 
 def test_whether_all_changes_are_heard_depends_on_the_file_system() -> None:
-    assert hears_all(Path("/dev/shm"))  # noqa: S108  # a tmpfs
-    assert not hears_all(Path("/proc"))
-    assert not hears_all(Path("/nowhere"))
+    assert reports_all_changes(Path("/dev/shm"))  # noqa: S108  # a tmpfs
+    assert not reports_all_changes(Path("/proc"))
+    assert not reports_all_changes(Path("/nowhere"))

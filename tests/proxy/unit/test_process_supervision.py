@@ -6,7 +6,7 @@ import itertools
 import pytest
 
 from vipwire.errors import ConfigError, UnsupportedError, VipwireError, raise_ungrouped, told_plainly
-from vipwire.process_lifecycle.supervision import Begun, Supervisor, in_short
+from vipwire.process_lifecycle.supervision import Begun, Supervisor, shorten_error
 
 
 async def test_a_part_that_fails_is_run_again_and_others_do_not_notice() -> None:
@@ -92,7 +92,7 @@ def test_what_an_operator_is_told_is_found_in_groups_of_nothing_else() -> None:
     assert told_plainly(VipwireError("x")) is not None
     assert told_plainly(ExceptionGroup("", [first, ValueError()])) is None
     assert told_plainly(ValueError()) is None
-    assert in_short(nested) == "first"
+    assert shorten_error(nested) == "first"
 
 
 def test_ungrouped_raises_the_operators_error_itself() -> None:

@@ -11,7 +11,7 @@ from vipwire.errors import CommitError
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
-from vipwire.reconcile.delta import Delta, diff
+from vipwire.reconcile.delta import Delta, compute_delta
 from vipwire.reconcile.reconciler import Belief, Reconciler, Transaction
 
 
@@ -129,5 +129,5 @@ def test_a_value_that_looks_like_nothing_is_one() -> None:
     nothing: dict[str, int | None] = {"a": None}
     zero: dict[str, int | None] = {"a": 0}
     expected: Delta[str, int | None] = Delta({}, {"a": (None, 0)})
-    assert diff(nothing, zero) == expected
-    assert diff({}, nothing) == Delta(nothing)
+    assert compute_delta(nothing, zero) == expected
+    assert compute_delta({}, nothing) == Delta(nothing)

@@ -6,7 +6,7 @@ import pytest
 
 from vipwire.model.net import Family
 from vipwire.model.node import Node
-from vipwire.proxy_daemon.serve.health import LEAVING_TAINT, ProxyHealth, rfc3339
+from vipwire.proxy_daemon.serve.health import LEAVING_TAINT, ProxyHealth, format_rfc3339
 
 NOW = 1_790_000_000.0
 V4, V6 = Family.IPV4, Family.IPV6
@@ -151,4 +151,4 @@ def test_a_failing_source_is_told_and_does_not_make_unready_or_unhealthy() -> No
     ],
 )
 def test_times_are_printed_as_go_prints_them(seconds: float, text: str) -> None:
-    assert rfc3339(seconds) == text
+    assert format_rfc3339(seconds) == text

@@ -12,12 +12,12 @@ from tests.fakes.values import node_plan
 
 from vipwire.config.configuration import Config
 from vipwire.config.file import config_document
-from vipwire.http_server.pages import Site, serve
+from vipwire.http_server.pages import Site, serve_pages
 from vipwire.model.net import Family
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics
-from vipwire.proxy_daemon.serve.pages import ProxyInfo, health_app, metrics_app
-from vipwire.proxy_daemon.serve.server import listen
+from vipwire.proxy_daemon.serve.pages import ProxyInfo, build_health_pages, build_metrics_pages
+from vipwire.proxy_daemon.serve.server import open_listening_socket
 from vipwire.proxy_daemon.servers import ProxyServers
 from vipwire.proxy_daemon.sync.engine import Engine
 from vipwire.proxy_daemon.sync.report import Reporter
@@ -38,8 +38,8 @@ def _with_client(site: Site, scenario: Callable[[ClientSession], Awaitable[Any]]
     """Serve a site on loopback, and let a scenario look at it with another client than our own."""
 
     async def run() -> Any:
-        listener = listen("127.0.0.1", 0)
-        serving = serve(listener, site)
+        listener = open_listening_socket("127.0.0.1", 0)
+        serving = serve_pages(listener, site)
         async with ClientSession(f"http://127.0.0.1:{listener.getsockname()[1]}") as client:
             found = await scenario(client)
         await serving.close()
@@ -65,7 +65,7 @@ def _health() -> ProxyHealth:
 
 
 def _metrics_page(path: str, info: ProxyInfo = INFO, metrics: Metrics | None = None) -> Page:
-    return _page(metrics_app(metrics or Metrics("nftables"), info, lambda: NOW), path)
+    return _page(build_metrics_pages(metrics or Metrics("nftables"), info, lambda: NOW), path)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def _metrics_page(path: str, info: ProxyInfo = INFO, metrics: Metrics | None = N
 def test_health_pages_are_json_and_counted(path: str, body: str) -> None:
     metrics, health, clock = Metrics("nftables"), _health(), [NOW]
     health.clock = lambda: clock[0]
-    app = health_app(health, metrics, lambda: clock[0])
+    app = build_health_pages(health, metrics, lambda: clock[0])
 
     async def scenario(client: ClientSession) -> list[Page]:
         pages = []
@@ -103,7 +103,7 @@ def test_health_pages_are_json_and_counted(path: str, body: str) -> None:
 
 
 def test_ready_answers_503_with_what_is_awaited() -> None:
-    app = health_app(_health(), Metrics("nftables"), lambda: NOW)
+    app = build_health_pages(_health(), Metrics("nftables"), lambda: NOW)
     body = '{"ready": false, "waiting": ["lists: Service"]}'
     assert _page(app, "/readyz") == Page(503, "application/json", body, nosniff=True)
 
@@ -151,7 +151,7 @@ def test_metrics_are_in_the_text_format_unless_open_metrics_is_asked_for() -> No
     page = _metrics_page("/metrics", metrics=metrics)
     assert page.content_type.startswith("text/plain; version=")
     assert "\nvipwire_services 7.0\n" in page.body
-    app = metrics_app(metrics, INFO, lambda: NOW)
+    app = build_metrics_pages(metrics, INFO, lambda: NOW)
     assert _page(app, "/metrics", {"Accept": "application/openmetrics-text"}).content_type.startswith(
         "application/openmetrics-text"
     )
@@ -188,7 +188,9 @@ def test_debug_pages_tell_where_the_time_goes() -> None:
 )
 def test_the_log_level_is_put(text: str, status: int, answer: str, levels: list[int]) -> None:
     found: list[int] = []
-    app = metrics_app(Metrics("nftables"), replace(INFO, profiling=True, set_verbosity=found.append), lambda: NOW)
+    app = build_metrics_pages(
+        Metrics("nftables"), replace(INFO, profiling=True, set_verbosity=found.append), lambda: NOW
+    )
 
     async def scenario(client: ClientSession) -> tuple[int, str]:
         async with client.put("/debug/flags/v", data=text) as response:

@@ -9,18 +9,18 @@ import pytest
 
 from vipwire.errors import UnsupportedError
 from vipwire.http_server.pages import Pages
-from vipwire.proxy_daemon.serve.server import HttpServer, listen, split_address
+from vipwire.proxy_daemon.serve.server import HttpServer, open_listening_socket, split_address
 
 
 @pytest.fixture
 def taken() -> Iterator[socket.socket]:
-    with listen("127.0.0.1", 0) as holder:
+    with open_listening_socket("127.0.0.1", 0) as holder:
         yield holder
 
 
 def _has_ipv6() -> bool:
     try:
-        listen("::1", 0).close()
+        open_listening_socket("::1", 0).close()
     except OSError:
         return False
     return True

@@ -8,15 +8,15 @@ import pytest
 from tests.fakes.ports import free_port
 
 from vipwire.model.names import ObjectName
-from vipwire.proxy_daemon.serve.server import listen
-from vipwire.proxy_daemon.serve.service_health import PortChanges, ServiceHealthCheck, ServiceListeners, port_changes
+from vipwire.proxy_daemon.serve.server import open_listening_socket
+from vipwire.proxy_daemon.serve.service_health import PortChanges, ServiceHealthCheck, ServiceListeners, compare_ports
 
 A, B = ObjectName("ns", "a"), ObjectName("ns", "b")
 
 
 @pytest.fixture
 def taken() -> Iterator[socket.socket]:
-    with listen("127.0.0.1", 0) as holder:
+    with open_listening_socket("127.0.0.1", 0) as holder:
         yield holder
 
 
@@ -43,10 +43,10 @@ async def test_a_port_is_bound_at_all_given_addresses_or_at_none() -> None:
     port = free_port()
 
     async with ServiceListeners(lambda: True, lambda: ("127.0.0.1", "127.0.0.2")) as listeners:
-        with listen("127.0.0.2", port):
+        with open_listening_socket("127.0.0.2", port):
             problems = await listeners.update({port: ServiceHealthCheck(A, 1)})
             assert (len(problems), listeners.complete) == (1, False)
-            listen("127.0.0.1", port).close()  # nothing was left half open
+            open_listening_socket("127.0.0.1", port).close()  # nothing was left half open
         assert await listeners.update({}) == ()
         assert listeners.complete
         assert await _status(port) == (200, "1")
@@ -62,7 +62,7 @@ async def test_ports_follow_addresses_and_the_others_go_on() -> None:
             async with kept.get(f"http://{one}:{port}/") as response:
                 assert response.status == 200
             addresses.append(two)
-            with listen(two, port):
+            with open_listening_socket(two, port):
                 (problem,) = await listeners.move()
                 assert (problem.object, listeners.complete) == (A, False)
                 assert await _status(port, host=one) == (200, "1")
@@ -116,4 +116,4 @@ def test_200_needs_a_local_endpoint_and_a_healthy_proxy(endpoints: int, status: 
 def test_only_ports_whose_service_changes_are_touched(
     listening: dict[int, ObjectName], desired: dict[int, ServiceHealthCheck], changes: PortChanges
 ) -> None:
-    assert port_changes(listening, desired) == changes
+    assert compare_ports(listening, desired) == changes

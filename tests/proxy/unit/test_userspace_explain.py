@@ -7,12 +7,12 @@ from tests.fakes.values import endpoint, ip, node_plan, port, service, slice_of
 from vipwire.model.net import Family, Protocol
 from vipwire.modes.userspace.explain import UserspaceExplainer
 from vipwire.modes.userspace.names import Front, Key, Rule, Value
-from vipwire.modes.userspace.render import render
+from vipwire.modes.userspace.render import render_service
 from vipwire.modes.userspace.settings import Choices
 from vipwire.modes.userspace.skeleton import node_objects
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.delta import Delta, diff
+from vipwire.reconcile.delta import Delta, compute_delta
 from vipwire.reconcile.explainer import IN_TURN, Walk
 from vipwire.reconcile.steps import End, ObjectState
 
@@ -25,7 +25,7 @@ def objects() -> dict[Key, Value]:
     node, choices = node_plan(), Choices()
     pods = slice_of("web", endpoint("10.0.0.1", "node-1"), endpoint("10.0.0.2"))
     plan = plan_service(node, service("web", "10.96.0.1", port(node_port=30080)), [pods])
-    return {**node_objects(node, choices), **render(node, choices, plan).own}
+    return {**node_objects(node, choices), **render_service(node, choices, plan).own}
 
 
 def walked(
@@ -70,6 +70,6 @@ def test_a_difference_names_a_port_where_it_is_known() -> None:
     }
     explainer = UserspaceExplainer(Family.IPV4, lambda _: 40123)
     assert all(":40123" in line for line in explainer.script(Delta(removed=rules)) if "DNAT" in line)
-    lines = list(UserspaceExplainer(Family.IPV4).script(diff({}, wanted)))
+    lines = list(UserspaceExplainer(Family.IPV4).script(compute_delta({}, wanted)))
     assert any(f":<port of {FRONT}>" in line for line in lines)
     assert not any("{port}" in line for line in lines)

@@ -9,7 +9,7 @@ import pytest
 from tests.fakes.ports import free_port
 from tests.fakes.relaying import HERE, Peer, Relaying, client, heard, peers, readable, relaying, was_reset
 
-from vipwire.relay.header import header
+from vipwire.relay.header import encode_proxy_header
 from vipwire.relay.listener import CIRCLE, DIAL_TIMEOUTS, RESERVE
 from vipwire.relay.messages import (
     NOWHERE,
@@ -132,7 +132,7 @@ def test_a_client_that_reads_nothing_holds_up_nobody_else() -> None:
                 try:
                     sent += served.send(bytes(1 << 16))
                 except BlockingIOError:
-                    at.loop.round(0.02)
+                    at.loop.run_round(0.02)
                     return not _writable(served)
                 return False
 
@@ -330,7 +330,7 @@ def test_an_endpoint_is_told_the_node_port_of_a_datagram_that_was_led_past_it() 
                 sock.connect(("127.0.0.1", number))
                 sock.send(b"q")
                 at.until(partial(readable, peer.listening))
-                told = header(2, sock.getsockname(), ("127.0.0.1", named), datagram=True)
+                told = encode_proxy_header(2, sock.getsockname(), ("127.0.0.1", named), datagram=True)
                 assert peer.listening.recvfrom(100)[0] == told + b"q"
 
 
@@ -343,7 +343,7 @@ def test_an_endpoint_without_a_server_is_left_for_another() -> None:
 
             def arrives() -> bool:
                 sock.send(b"q")
-                at.loop.round(0.02)
+                at.loop.run_round(0.02)
                 return readable(there.listening)
 
             at.until(arrives)
@@ -389,7 +389,7 @@ def test_one_listener_may_take_the_place_of_another_with_those_who_wait_there() 
     with relaying() as at, peers(2) as (old, new):
         port = at.listen("probe", old.place)
         at.relay.answer(Remove(["probe"]))
-        at.loop.round(0)
+        at.loop.run_round(0)
         place = SocketAddress(HERE, port)
         at.relay.answer(Put({"one": Listener("one", 6, (place,), (Share(old.place),))}))
         with client(port) as waiting:
@@ -425,7 +425,7 @@ def test_a_relay_that_retires_ends_with_its_last_connection() -> None:
         with client(port) as sock:
             served = settled(at, sock, peer)
             at.relay.answer(Retire())
-            at.loop.round(0)
+            at.loop.run_round(0)
             with pytest.raises(ConnectionRefusedError):
                 socket.create_connection(("127.0.0.1", port))
             sock.send(b"last")

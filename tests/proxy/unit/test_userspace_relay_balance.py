@@ -27,7 +27,7 @@ def listener(*shares: Share | int, **fields: object) -> Listener:
 
 def pool(described: Listener, chance: Callable[[], float] = lambda: 0.0) -> Pool:
     made = Pool(chance)
-    made.take(described, ClientMemory())
+    made.set_listener(described, ClientMemory())
     return made
 
 
@@ -50,11 +50,11 @@ def test_the_round_begins_anew_when_endpoints_change_and_not_otherwise() -> None
     subject = pool(listener(1, 2, 3))
     first = choose(subject, 3)
     choose(subject, 1)
-    subject.take(listener(1, 2, 3), ClientMemory())
+    subject.set_listener(listener(1, 2, 3), ClientMemory())
     assert choose(subject, 2) == first[1:], "nothing has changed: the turn goes on"
-    subject.take(listener(1, 2, 3, 4), ClientMemory())
+    subject.set_listener(listener(1, 2, 3, 4), ClientMemory())
     again = choose(subject, 4)
-    subject.take(listener(1, 2, 3), ClientMemory())
+    subject.set_listener(listener(1, 2, 3), ClientMemory())
     assert sorted(again) == [1, 2, 3, 4]
     assert choose(subject, 3) == first
 
@@ -145,7 +145,7 @@ def test_a_single_endpoint_never_rests() -> None:
 def test_counters_outlive_a_change_of_others() -> None:
     subject = pool(listener(1, 2))
     subject.record_connection(subject.targets[place(1)])
-    subject.take(listener(1, 3), subject.memory)
+    subject.set_listener(listener(1, 3), subject.memory)
     assert subject.targets[place(1)].connections == 1
 
 

@@ -9,14 +9,14 @@ from vipwire.model.service import EndpointPort, Service, ServicePort, TrafficPol
 from vipwire.modes.userspace import names
 from vipwire.modes.userspace.mode import shortcomings
 from vipwire.modes.userspace.names import FILTER, NAT, Front, Key, Rule, Value
-from vipwire.modes.userspace.render import render
-from vipwire.modes.userspace.script import read, script
+from vipwire.modes.userspace.render import render_service
+from vipwire.modes.userspace.script import read_rules, write_script
 from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.modes.userspace.skeleton import node_objects
 from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
-from vipwire.reconcile.delta import Delta, diff
+from vipwire.reconcile.delta import Delta, compute_delta
 from vipwire.relay.messages import Listener
 
 LOCAL, REMOTE = endpoint("10.1.0.1", "node-1"), endpoint("10.1.0.2")
@@ -27,7 +27,7 @@ def rendered(subject: Service, *endpoints: Any, choices: Choices = RULES, **fiel
     node = node_plan(**fields)
     wired = [EndpointPort(each.name, each.protocol, 8080) for each in subject.ports]
     plan = plan_service(node, subject, [slice_of("web", *endpoints, ports=wired)])
-    return dict(render(node, choices, plan).own)
+    return dict(render_service(node, choices, plan).own)
 
 
 def fronts(objects: dict[Key, Value]) -> dict[str, Listener]:
@@ -51,7 +51,9 @@ def everything(node: NodePlan | None = None) -> dict[Key, Value]:
     objects = node_objects(node, RULES)
     wired = [EndpointPort(each.name, each.protocol, 8080) for each in subject.ports]
     for endpoints in ((LOCAL, REMOTE), (REMOTE,), ()):
-        objects |= render(node, RULES, plan_service(node, subject, [slice_of("web", *endpoints, ports=wired)])).own
+        objects |= render_service(
+            node, RULES, plan_service(node, subject, [slice_of("web", *endpoints, ports=wired)])
+        ).own
     return objects
 
 
@@ -75,9 +77,9 @@ def saved(objects: dict[Key, Value], ports: dict[str, int]) -> str:
 def test_rules_that_lead_to_no_front_of_ours_are_foreign() -> None:
     objects = everything()
     ports = {name: 40000 + number for number, name in enumerate(fronts(objects))}
-    found = read(saved(objects, ports), {})
+    found = read_rules(saved(objects, ports), {})
     wanted: dict[Key, Value] = {key: value for key, value in objects.items() if not isinstance(key, Front)}
-    delta: Delta[Key, Value] = diff(found, wanted)
+    delta: Delta[Key, Value] = compute_delta(found, wanted)
     assert {key.table for key in delta.added if not isinstance(key, Front)} == {NAT}
     assert len(delta.added) == len(delta.removed) > 0
 
@@ -88,8 +90,8 @@ def test_copies_foreign_rules_and_wrong_order_are_put_right() -> None:
     pods = "-A KUBE-PORTALS-CONTAINER -s 10.0.0.0/8 -j KUBE-PORTALS-POD"
     jump = next(line for line in text.splitlines() if line.startswith("-A OUTPUT") and "KUBE-PORTALS-HOST" in line)
     harmed = text.replace(jump, f"{jump}\n{jump}").replace(pods, f"-A KUBE-PORTALS-CONTAINER -j ACCEPT\n{pods}")
-    harm: Delta[Key, Value] = diff(read(harmed, {}), wanted)
-    written = script(harm, lambda _: 0, lambda _: 0).splitlines()
+    harm: Delta[Key, Value] = compute_delta(read_rules(harmed, {}), wanted)
+    written = write_script(harm, lambda _: 0, lambda _: 0).splitlines()
     assert written == [
         "*nat",
         "-D KUBE-PORTALS-CONTAINER -j ACCEPT",
@@ -101,7 +103,7 @@ def test_copies_foreign_rules_and_wrong_order_are_put_right() -> None:
 
 
 def tables(delta: Delta[Key, Value]) -> list[str]:
-    return [line for line in script(delta, lambda _: 1, lambda _: 1).splitlines() if line.startswith("*")]
+    return [line for line in write_script(delta, lambda _: 1, lambda _: 1).splitlines() if line.startswith("*")]
 
 
 def test_what_only_comes_is_translated_before_the_filter_refuses_what_is_not() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from vipwire.errors import BusyError
-from vipwire.modes.xtables.tool import refusal
+from vipwire.modes.xtables.tool import build_restore_error
 
 TEXT = """*nat
 :KUBE-SEP-A - [0:0]
@@ -22,7 +22,7 @@ line 3: RULE_APPEND failed (No such file or directory): rule in chain A
 
 @pytest.mark.parametrize("said", [LEGACY, NFT], ids=["legacy", "nft"])
 def test_a_refusal_names_the_line_the_rule_and_the_service(said: str) -> None:
-    error = refusal("iptables-x", said, TEXT, waited=5)
+    error = build_restore_error("iptables-x", said, TEXT, waited=5)
     assert "line 3 (Service port ns1/svc1:p80): -A KUBE-SEP-A" in str(error)
     assert "No such file or directory" in str(error)
     assert "--help" not in str(error)
@@ -31,13 +31,13 @@ def test_a_refusal_names_the_line_the_rule_and_the_service(said: str) -> None:
 
 @pytest.mark.parametrize("said", ["iptables-restore: out of memory", "line 99: strange", "line 0 failed", ""])
 def test_a_refusal_without_a_line_still_has_its_words(said: str) -> None:
-    error = refusal("iptables-x", said, TEXT, waited=5)
+    error = build_restore_error("iptables-x", said, TEXT, waited=5)
     assert str(error) == f"iptables-x-restore: {said}"
     assert error.transaction == TEXT
 
 
 def test_a_lock_that_is_not_given_up_names_its_holder() -> None:
     said = "Another app is currently holding the xtables lock. Stopped waiting after 5s.\n"
-    error = refusal("iptables-legacy", said, TEXT, waited=7)
+    error = build_restore_error("iptables-legacy", said, TEXT, waited=7)
     assert isinstance(error, BusyError)
     assert str(error).startswith("iptables-legacy-restore waited 7 s for the xtables lock, held by ")

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vipwire.errors import DecodeError
-from vipwire.modes.iptables.access.tool_access import read_stream
+from vipwire.modes.iptables.access.tool_access import read_save_stream
 from vipwire.modes.xtables.save import read_table
 
 CHAINS = ("KUBE-A", "KUBE-AB", "INPUT")
@@ -33,7 +33,7 @@ def test_a_table_in_pieces_is_the_table(
     holds: dict[str, tuple[str, ...]], known: dict[str, tuple[str, ...]], size: int
 ) -> None:
     text = printed(holds)
-    found = read_stream(cut(text, size), known)
+    found = read_save_stream(cut(text, size), known)
     assert {chain: [*rules] for chain, rules in found.items()} == read_table(text)
 
 
@@ -47,20 +47,20 @@ def test_who_holds_what_is_known_holds_those_very_rules(size: int) -> None:
         "KUBE-C": ("-j ACCEPT",),
         "KUBE-GONE": ("-j ACCEPT",),
     }
-    found = read_stream(cut(printed(held), size), known)
+    found = read_save_stream(cut(printed(held), size), known)
     assert found["KUBE-A"] is known["KUBE-A"]
     assert {chain: tuple(rules) for chain, rules in found.items()} == held
 
 
 def test_a_chain_that_goes_on_after_what_is_known_has_the_rest_too() -> None:
     text = printed({"KUBE-A": ("-j ACCEPT", "-j DROP")})
-    assert [*read_stream([text], {"KUBE-A": ("-j ACCEPT",)})["KUBE-A"]] == ["-j ACCEPT", "-j DROP"]
+    assert [*read_save_stream([text], {"KUBE-A": ("-j ACCEPT",)})["KUBE-A"]] == ["-j ACCEPT", "-j DROP"]
 
 
 def test_a_table_larger_than_what_is_looked_at_at_once_is_read_whole() -> None:
     held = {f"KUBE-{number}": tuple(f"-m mark --mark {each} -j ACCEPT" for each in range(9)) for number in range(900)}
     held["KUBE-LONG"] = tuple(f"-m mark --mark {each} -j ACCEPT" for each in range(4000))
-    found = read_stream(cut(printed(held), 4096), held)
+    found = read_save_stream(cut(printed(held), 4096), held)
     assert {chain: tuple(rules) for chain, rules in found.items()} == held
     assert sum(found[chain] is rules for chain, rules in held.items()) == 900
 
@@ -68,9 +68,9 @@ def test_a_table_larger_than_what_is_looked_at_at_once_is_read_whole() -> None:
 @pytest.mark.parametrize("text", ["garbage\n", "*nat\n-A NOWHERE -j DROP\nCOMMIT\n", ":KUBE-A - [0:0]\n"])
 def test_what_is_no_table_is_an_error(text: str) -> None:
     with pytest.raises(DecodeError, match="iptables-save"):
-        read_stream([text], {})
+        read_save_stream([text], {})
 
 
 def test_a_table_that_is_not_there_has_no_chains() -> None:
-    assert read_stream(["# Warning: iptables-legacy tables present\n"], {}) == {}
-    assert read_stream([], {}) == {}
+    assert read_save_stream(["# Warning: iptables-legacy tables present\n"], {}) == {}
+    assert read_save_stream([], {}) == {}

@@ -11,8 +11,8 @@ from vipwire.errors import CommitError, UnsupportedError
 from vipwire.linux.netlink.socket import NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.xtables import tool as xtables
-from vipwire.modes.xtables.choice import by_use, in_use
-from vipwire.modes.xtables.tool import IptablesTool, Variant, installed_tools, with_tables
+from vipwire.modes.xtables.choice import find_used_tools, order_by_use
+from vipwire.modes.xtables.tool import IptablesTool, Variant, find_tools_with_tables, installed_tools
 
 Script = Callable[[str, str], None]
 
@@ -141,10 +141,10 @@ def test_a_program_that_does_not_end_is_ended(script: Script) -> None:
 def test_the_tool_that_the_node_uses_comes_first_and_failures_are_kept(script: Script) -> None:
     make(script, Variant.NFT, "echo '-A X'; echo '-A X'")
     make(script, Variant.LEGACY, "echo ':KUBE-KUBELET-CANARY - [0:0]'")
-    tools, errors = in_use(Family.IPV4, "a test")
+    tools, errors = find_used_tools(Family.IPV4, "a test")
     assert ([tool.variant for tool in tools], errors) == ([Variant.LEGACY, Variant.NFT], [])
     make(script, Variant.LEGACY, "echo broken >&2; exit 1")
-    tools, errors = in_use(Family.IPV4, "a test")
+    tools, errors = find_used_tools(Family.IPV4, "a test")
     assert ([tool.variant for tool in tools], errors) == ([Variant.NFT], ["iptables-legacy-save: broken"])
 
 
@@ -154,11 +154,11 @@ def test_the_legacy_tool_is_left_alone_where_its_engine_has_no_tables(
     monkeypatch.setattr(xtables, "_PROC_NET", tmp_path)
     make(script, Variant.NFT, "")
     make(script, Variant.LEGACY, "")
-    assert [tool.variant for tool in with_tables(Family.IPV4, "a test")] == [Variant.NFT]
+    assert [tool.variant for tool in find_tools_with_tables(Family.IPV4, "a test")] == [Variant.NFT]
     (tmp_path / "ip_tables_names").write_text("")
-    assert [tool.variant for tool in with_tables(Family.IPV4, "a test")] == [Variant.NFT]
+    assert [tool.variant for tool in find_tools_with_tables(Family.IPV4, "a test")] == [Variant.NFT]
     (tmp_path / "ip_tables_names").write_text("nat\n")
-    assert [tool.variant for tool in with_tables(Family.IPV4, "a test")] == [Variant.NFT, Variant.LEGACY]
+    assert [tool.variant for tool in find_tools_with_tables(Family.IPV4, "a test")] == [Variant.NFT, Variant.LEGACY]
 
 
 @pytest.mark.parametrize(("number", "expected"), [(errno.EINVAL, []), (errno.EPERM, [Variant.NFT])])
@@ -171,10 +171,10 @@ def test_the_other_tool_is_left_alone_where_the_kernel_has_no_nf_tables(
 
     monkeypatch.setattr(xtables, "NetlinkSocket", Refusing)
     make(script, Variant.NFT, "")
-    assert [tool.variant for tool in with_tables(Family.IPV4, "a test")] == expected
+    assert [tool.variant for tool in find_tools_with_tables(Family.IPV4, "a test")] == expected
 
 
 def test_kubelets_chains_count_more_than_rules_and_nft_comes_before_its_like() -> None:
-    assert by_use({"nft": "-A X\n-A X\n", "legacy": ":KUBE-IPTABLES-HINT - [0:0]\n"}) == ["legacy", "nft"]
-    assert by_use({"nft": "-A X\n", "legacy": "-A X\n-A X\n"}) == ["legacy", "nft"]
-    assert by_use({"nft": "", "legacy": ""}) == ["nft", "legacy"]
+    assert order_by_use({"nft": "-A X\n-A X\n", "legacy": ":KUBE-IPTABLES-HINT - [0:0]\n"}) == ["legacy", "nft"]
+    assert order_by_use({"nft": "-A X\n", "legacy": "-A X\n-A X\n"}) == ["legacy", "nft"]
+    assert order_by_use({"nft": "", "legacy": ""}) == ["nft", "legacy"]

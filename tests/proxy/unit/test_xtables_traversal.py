@@ -8,7 +8,14 @@ from tests.fakes.values import ip
 
 from vipwire.errors import DecodeError
 from vipwire.model.net import Address, Protocol
-from vipwire.modes.xtables.match import ListedRule, Lookup, PacketHeader, Surroundings, compare_rules, judge
+from vipwire.modes.xtables.match import (
+    ListedRule,
+    Lookup,
+    PacketHeader,
+    Surroundings,
+    compare_rules,
+    evaluate_conditions,
+)
 from vipwire.modes.xtables.rule_text import Condition, ParsedRule, parse_rule
 from vipwire.modes.xtables.traversal import Traversal
 from vipwire.plan.resolve import Packet
@@ -52,7 +59,7 @@ class Around(Surroundings):
 
 def judged(text: str, asked: Packet | None = None) -> bool | None:
     rule = parse_rule(text)
-    holds = judge(rule.conditions, PacketHeader.of(asked or packet()), Around()).holds
+    holds = evaluate_conditions(rule.conditions, PacketHeader.of(asked or packet()), Around()).holds
     return None if holds and rule.unknown else holds
 
 
@@ -139,7 +146,7 @@ def test_a_rule_whose_quotes_do_not_end_is_a_decode_error() -> None:
 def passed(chains: Mapping[str, Iterable[str]], asked: Packet | None = None) -> tuple[Verdict | None, Traversal]:
     around = Around(chains)
     way = Traversal(around, PacketHeader.of(asked or packet()))
-    return way.hook("nat", "PREROUTING"), way
+    return way.run_hook("nat", "PREROUTING"), way
 
 
 @pytest.mark.parametrize(
@@ -191,9 +198,9 @@ def test_nothing_is_drawn_behind_what_cannot_be_told() -> None:
     around = Around()
     unknown = Condition("--dst-type", ("MULTICAST",))
     chance = Condition("--mode", ("nth",), details=(("--every", "4"), ("--packet", "0")))
-    assert judge((unknown, chance), PacketHeader.of(packet()), around).holds is None
+    assert evaluate_conditions((unknown, chance), PacketHeader.of(packet()), around).holds is None
     assert around.drawn == []
-    assert judge((chance,), PacketHeader.of(packet()), around).holds is True
+    assert evaluate_conditions((chance,), PacketHeader.of(packet()), around).holds is True
     assert around.drawn == [Fraction(1, 4)]
 
 
@@ -206,7 +213,7 @@ def test_a_rule_that_is_missing_is_named_where_the_packet_would_meet_it() -> Non
 
     around = Lacking()
     way = Traversal(around, PacketHeader.of(packet()))
-    assert way.hook("filter", "INPUT") is None
+    assert way.run_hook("filter", "INPUT") is None
     assert way.steps == [
         Step("filter INPUT", "", "-d 10.96.0.1/32 -j DROP", ObjectState.MISSING),
         Step("filter INPUT", "", "", ObjectState.MISSING),

@@ -14,7 +14,7 @@ from tests.fakes.own_network import own_network, run
 
 from vipwire.errors import ConfigError, VipwireError
 from vipwire.kube.resource import ObjectReader
-from vipwire.linux.host.waiting import waiting_places
+from vipwire.linux.host.waiting import read_listening_sockets
 from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Listed, Upserted
 from vipwire_up.announcing.kinds import AnnounceKind, Machine, Placed
@@ -109,7 +109,7 @@ def test_places_where_programs_listen_are_seen() -> None:
         ):
             udp.bind(("198.51.100.8", 53))
             bound.bind(("198.51.100.9", 82))  # and does not listen
-            assert waiting_places() == {("198.51.100.7", 80), ("::1", 81), ("198.51.100.8", 53)}
+            assert read_listening_sockets() == {("198.51.100.7", 80), ("::1", 81), ("198.51.100.8", 53)}
 
 
 @pytest.mark.kernel

@@ -15,9 +15,9 @@ from pathlib import Path
 from vipwire.config.configuration import Config
 from vipwire.config.modes import mode_names
 from vipwire.errors import CommitError, DecodeError, VipwireError
-from vipwire.inspect.earlier.look import EarlierChain, earlier_chains
+from vipwire.inspect.earlier.look import EarlierChain, find_earlier_chains
 from vipwire.linux.conntrack.flows import FlowTable
-from vipwire.linux.host.kernel import capabilities
+from vipwire.linux.host.kernel import read_capabilities
 from vipwire.linux.host.kernel_release import KernelRelease
 from vipwire.linux.host.settings import HOST_SETTINGS, read_sysctl
 from vipwire.linux.netlink.nftables import decode, encode
@@ -25,10 +25,10 @@ from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.inspection import Remark, inspection_of
-from vipwire.modes.registry import driver_of, every_spec, selected_mode, spec_of
+from vipwire.modes.registry import driver_of, list_specs, selected_mode, spec_of
 from vipwire.modes.xtables.save import read_tables
-from vipwire.modes.xtables.tool import Variant, with_tables
-from vipwire.proxy_daemon.start.modes import build_modes, families
+from vipwire.modes.xtables.tool import Variant, find_tools_with_tables
+from vipwire.proxy_daemon.start.modes import build_modes, find_usable_families
 from vipwire.proxy_daemon.start.record import ProxyRecord, ProxyState, read_record
 
 SYSCTLS = (
@@ -86,36 +86,36 @@ class Facts:
     earlier: tuple[EarlierChain, ...] = ()
 
 
-def gather(config: Config, proc: Path = Path("/proc")) -> Facts:
+def gather_facts(config: Config, proc: Path = Path("/proc")) -> Facts:
     """Read all facts. Changes nothing, but the kernel may load modules for objects that are tried and removed."""
-    tools = [*(tool.name for spec in every_spec() for tool in spec.tools), *TOOLS]
+    tools = [*(tool.name for spec in list_specs() for tool in spec.tools), *TOOLS]
     release = None
     with contextlib.suppress(ValueError):
         release = KernelRelease.running()
     return Facts(
         release=release,
-        capabilities=capabilities(proc),
+        capabilities=read_capabilities(proc),
         sysctls=read_sysctls(SYSCTLS, proc),
         tools={name: said for name in tools if (said := _describe_tool(name))},
-        modes={mode: lacks(config, mode) for mode in mode_names()},
-        tables=nft_tables(),
-        legacy=legacy_chains(),
-        ipvs_services=_ipvs(proc),
+        modes={mode: find_missing_requirement(config, mode) for mode in mode_names()},
+        tables=list_nft_tables(),
+        legacy=list_legacy_chains(),
+        ipvs_services=_count_ipvs_servers(proc),
         interfaces=tuple(name for _, name in socket.if_nameindex()),
-        conntrack=_conntrack(),
-        conntrack_losses=_losses(proc),
-        sctp="SCTP" in _text(proc / "net/protocols"),
+        conntrack=_read_conntrack(),
+        conntrack_losses=_read_losses(proc),
+        sctp="SCTP" in _read_text(proc / "net/protocols"),
         ipv6=(proc / "net/if_inet6").exists(),
         settings_writable=any(
             os.access(root / "net/ipv4/ip_forward", os.W_OK) for root in (proc / "sys", HOST_SETTINGS)
         ),
         proxy=read_record(config.state_dir),
         remarks=tuple(inspection_of(selected_mode(config)).remarks(config)),
-        earlier=earlier_chains(config, families()),
+        earlier=find_earlier_chains(config, find_usable_families()),
     )
 
 
-def _text(path: Path) -> str:
+def _read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -134,13 +134,13 @@ def read_sysctls(paths: Iterable[str], proc: Path) -> dict[str, int]:
 def _describe_tool(name: str) -> str:
     path = shutil.which(name) or ""
     if path and name in ("iptables", "ip6tables", "iptables-restore"):
-        version = _run([path, "--version"])
+        version = _run_command([path, "--version"])
         variant = version.partition("(")[2].partition(")")[0]
         return f"{path} ({variant or 'legacy'})" if version else path
     return path
 
 
-def _run(command: list[str]) -> str:
+def _run_command(command: list[str]) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_SAVE_SECONDS, check=False)  # noqa: S603 - a path found in PATH
     except (OSError, subprocess.TimeoutExpired):
@@ -148,11 +148,11 @@ def _run(command: list[str]) -> str:
     return done.stdout
 
 
-def lacks(config: Config, mode: str) -> str:
+def find_missing_requirement(config: Config, mode: str) -> str:
     """Return what this machine lacks for a mode; "" if the mode can run."""
     try:
         with contextlib.ExitStack() as built:
-            modes = build_modes(replace(config, mode=mode), families())
+            modes = build_modes(replace(config, mode=mode), find_usable_families())
             for each in modes.values():
                 built.callback(each.close)
             driver_of(spec_of(mode)).attempt(config, modes)
@@ -161,7 +161,7 @@ def lacks(config: Config, mode: str) -> str:
     return ""
 
 
-def nft_tables() -> tuple[ForeignTable, ...] | None:
+def list_nft_tables() -> tuple[ForeignTable, ...] | None:
     """List the tables of all families, with their chains. None without rights."""
     chains: dict[str, list[str]] = {}
     try:
@@ -171,7 +171,7 @@ def nft_tables() -> tuple[ForeignTable, ...] | None:
                 chains[_table_name(table.family, table.name)] = []
             for payload in netlink.dump(MessageType.GETCHAIN, encode.list_tables()):
                 with contextlib.suppress(DecodeError):  # hooks of other families have another form
-                    chain = decode.chain(payload)
+                    chain = decode.decode_chain(payload)
                     chains.setdefault(_table_name(chain.family, chain.table), []).append(chain.name)
     except (OSError, DecodeError):
         return None
@@ -182,36 +182,38 @@ def _table_name(family: int, name: str) -> str:
     return f"{_FAMILIES.get(family, family)} {name}"
 
 
-def legacy_chains() -> tuple[str, ...]:
+def list_legacy_chains() -> tuple[str, ...]:
     """List the chains of iptables-legacy. Runs its tool only if such tables are in use already."""
     found: list[str] = []
-    for tool in (each for family in Family for each in with_tables(family, "vipwire check", limit=_SAVE_SECONDS)):
+    for tool in (
+        each for family in Family for each in find_tools_with_tables(family, "vipwire check", limit=_SAVE_SECONDS)
+    ):
         if tool.variant is Variant.LEGACY:
             with contextlib.suppress(CommitError, DecodeError):
                 found += [chain for chains in read_tables(tool.save()).values() for chain in chains]
     return tuple(found)
 
 
-def _ipvs(proc: Path) -> int | None:
+def _count_ipvs_servers(proc: Path) -> int | None:
     """Count IPVS's virtual servers; None if the kernel has not loaded IPVS."""
-    text = _text(proc / "net/ip_vs")
+    text = _read_text(proc / "net/ip_vs")
     if not text:
         return None
     return sum(line.startswith(("TCP", "UDP", "SCTP", "FWM")) for line in text.splitlines())
 
 
-def _conntrack() -> str:
+def _read_conntrack() -> str:
     """Return why connection tracking cannot be read; "" if it can."""
     try:
         with FlowTable() as table:
-            next(table.flows(Family.IPV4), None)
+            next(table.list_flows(Family.IPV4), None)
     except (VipwireError, OSError) as error:
         return str(error)
     return ""
 
 
-def _losses(proc: Path) -> dict[str, int]:
-    lines = _text(proc / "net/stat/nf_conntrack").splitlines()
+def _read_losses(proc: Path) -> dict[str, int]:
+    lines = _read_text(proc / "net/stat/nf_conntrack").splitlines()
     if not lines:
         return {}
     names = lines[0].split()

@@ -9,11 +9,11 @@ from rich.text import Text
 
 from vipwire.config.modes import VIP_DEVICES
 from vipwire.inspect.check.facts import Facts, ForeignTable
-from vipwire.inspect.command.show import add_remedy, colour_word, plural, table
+from vipwire.inspect.command.show import add_remedy, build_table, colour_word, format_count
 from vipwire.inspect.earlier.effects import RuleEffect
-from vipwire.inspect.status.document import Document, share_text
+from vipwire.inspect.status.document import Document, format_share
 from vipwire.model.net import Family
-from vipwire.modes.registry import driver_of, every_spec, spec_of
+from vipwire.modes.registry import driver_of, list_specs, spec_of
 from vipwire.modes.xtables.ownership import TABLES
 from vipwire.proxy_daemon.start.record import ProxyState
 from vipwire.terminal.columns import Column
@@ -46,15 +46,15 @@ class Finding(NamedTuple):
 Check = Callable[[Facts, str], Iterator[Finding]]
 
 
-def _ok(area: str, what: str, said: str) -> Finding:
+def _good_finding(area: str, what: str, said: str) -> Finding:
     return Finding(area, what, Level.OK, said)
 
 
-def _kernel(facts: Facts, mode: str) -> Iterator[Finding]:
+def _check_kernel(facts: Facts, mode: str) -> Iterator[Finding]:
     del mode
-    yield _ok("kernel", "release", f"Linux {facts.release}" if facts.release else "unknown")
+    yield _good_finding("kernel", "release", f"Linux {facts.release}" if facts.release else "unknown")
     if "CAP_NET_ADMIN" in facts.capabilities:
-        yield _ok("kernel", "rights", "CAP_NET_ADMIN is there")
+        yield _good_finding("kernel", "rights", "CAP_NET_ADMIN is there")
     else:
         said = "without CAP_NET_ADMIN vipwire shows plans, but cannot program the kernel"
         yield Finding("kernel", "rights", Level.BAD, said, _RIGHTS)
@@ -62,22 +62,22 @@ def _kernel(facts: Facts, mode: str) -> Iterator[Finding]:
         remedy = "for IPv6 Services, boot the node without ipv6.disable=1"
         yield Finding("kernel", "IPv6", Level.WARNING, "this machine has no IPv6: vipwire proxies IPv4 only", remedy)
     if facts.sctp:
-        yield _ok("kernel", "SCTP", "the kernel opens SCTP sockets (vipwire proxies SCTP without them)")
+        yield _good_finding("kernel", "SCTP", "the kernel opens SCTP sockets (vipwire proxies SCTP without them)")
 
 
-def _modes(facts: Facts, mode: str) -> Iterator[Finding]:
+def _check_modes(facts: Facts, mode: str) -> Iterator[Finding]:
     for each, lacks in facts.modes.items():
         chosen = " (chosen)" if each == mode else ""
         if not lacks:
             rights = "" if "CAP_NET_ADMIN" in facts.capabilities else ", with CAP_NET_ADMIN"
-            yield _ok("mode", each + chosen, f"can run here{rights}")
+            yield _good_finding("mode", each + chosen, f"can run here{rights}")
         elif each == mode:
-            yield Finding("mode", each + chosen, Level.BAD, *_said_and_remedy(lacks))
+            yield Finding("mode", each + chosen, Level.BAD, *_split_remedy(lacks))
         else:
             yield Finding("mode", each, Level.NOTE, lacks)
 
 
-def _said_and_remedy(text: str) -> tuple[str, str]:
+def _split_remedy(text: str) -> tuple[str, str]:
     """Split an error into the failure and its remedy, with which vipwire's errors end."""
     said, mark, remedy = text.rpartition("; ")
     if not mark:
@@ -85,17 +85,17 @@ def _said_and_remedy(text: str) -> tuple[str, str]:
     return (said, remedy) if mark else (text, "")
 
 
-def _tools(facts: Facts, mode: str) -> Iterator[Finding]:
-    purposes = {tool.name: tool.purpose for spec in every_spec() for tool in spec.tools} | _PURPOSES
+def _check_tools(facts: Facts, mode: str) -> Iterator[Finding]:
+    purposes = {tool.name: tool.purpose for spec in list_specs() for tool in spec.tools} | _PURPOSES
     needed = [tool.name for tool in spec_of(mode).tools if tool.needed]
     for name, purpose in purposes.items():
         if name in facts.tools:
-            yield _ok("tool", name, facts.tools[name])
+            yield _good_finding("tool", name, facts.tools[name])
         elif name in needed:
             yield Finding("tool", name, Level.BAD, f"not in PATH; {purpose}", f"install the package of {name}")
     missing = [name for name in purposes if name not in facts.tools and name not in needed]
     if missing:
-        yield _ok("tool", "not there", f"{', '.join(missing)} (vipwire does not need them in {mode} mode)")
+        yield _good_finding("tool", "not there", f"{', '.join(missing)} (vipwire does not need them in {mode} mode)")
 
 
 _PURPOSES: Final = {"conntrack": "shows connection tracking"}
@@ -117,7 +117,7 @@ def _check_sysctls(facts: Facts, mode: str) -> Iterator[Finding]:
             said = f"the kernel does not forward {what}: Pods and clients on other machines are unreachable"
             yield Finding("sysctl", name, Level.BAD, said, f"sysctl -w {name}=1")
         elif value is not None:
-            yield _ok("sysctl", name, str(value))
+            yield _good_finding("sysctl", name, str(value))
     if facts.sysctls.get("net/ipv4/conf/all/rp_filter") == 1:
         said = "strict: the kernel drops a packet unless its route back uses the same interface"
         remedy = "sysctl -w net.ipv4.conf.all.rp_filter=2, if the node has several default routes"
@@ -137,14 +137,14 @@ def _will_be_set(facts: Facts) -> bool:
     return able and facts.proxy[0] is not ProxyState.RUNNING
 
 
-def _proxy(facts: Facts, mode: str) -> Iterator[Finding]:
+def _check_proxy(facts: Facts, mode: str) -> Iterator[Finding]:
     state, record = facts.proxy
     if record is None:
-        yield _ok("proxy", "state", "none runs here")
+        yield _good_finding("proxy", "state", "none runs here")
         return
     who = f"pid {record.pid}, vipwire {record.version}"
     if state is ProxyState.RUNNING:
-        yield _ok("proxy", "state", f"a proxy runs in {record.mode} mode ({who})")
+        yield _good_finding("proxy", "state", f"a proxy runs in {record.mode} mode ({who})")
         if record.mode != mode:
             said = f"the proxy runs in {record.mode} mode; this check is for {mode} mode"
             yield Finding("proxy", "mode", Level.NOTE, said)
@@ -161,30 +161,30 @@ def _proxy(facts: Facts, mode: str) -> Iterator[Finding]:
         yield Finding("proxy", "node", Level.WARNING, problem, "give the Node's name with --hostname-override")
 
 
-def _conntrack(facts: Facts, mode: str) -> Iterator[Finding]:
+def _check_conntrack(facts: Facts, mode: str) -> Iterator[Finding]:
     del mode
     if facts.conntrack:
-        yield Finding("conntrack", "netlink", Level.BAD, *_said_and_remedy(facts.conntrack))
+        yield Finding("conntrack", "netlink", Level.BAD, *_split_remedy(facts.conntrack))
     else:
-        yield _ok("conntrack", "netlink", "can be read")
+        yield _good_finding("conntrack", "netlink", "can be read")
     count = facts.sysctls.get("net/netfilter/nf_conntrack_count")
     most = facts.sysctls.get("net/netfilter/nf_conntrack_max")
     if count is not None and most:
-        yield _fill(count, most)
+        yield _check_table_fill(count, most)
     if facts.sysctls.get("net/netfilter/nf_conntrack_events") == 0:
         said = (
             "the kernel sends no connection events: vipwire ejects no endpoint, `vipwire trace` and `top` "
             "show nothing"
         )
         yield Finding("conntrack", "events", Level.WARNING, said, "sysctl -w net.netfilter.nf_conntrack_events=1")
-    yield from _losses(facts)
+    yield from _check_losses(facts)
 
 
-def _fill(count: int, most: int) -> Finding:
+def _check_table_fill(count: int, most: int) -> Finding:
     share = count / most
-    said = f"{count} of {most} connections tracked ({share_text(share)})"
+    said = f"{count} of {most} connections tracked ({format_share(share)})"
     if share < _NEARLY_FULL:
-        return _ok("conntrack", "fill", said)
+        return _good_finding("conntrack", "fill", said)
     level = Level.BAD if share >= _FULL else Level.WARNING
     remedy = f"raise --conntrack-min above {most}, or find the clients that open so many (`vipwire top`)"
     return Finding(
@@ -192,7 +192,7 @@ def _fill(count: int, most: int) -> Finding:
     )
 
 
-def _losses(facts: Facts) -> Iterator[Finding]:
+def _check_losses(facts: Facts) -> Iterator[Finding]:
     meanings = {
         "insert_failed": (
             "found no free source port or lost a race in address translation",
@@ -210,12 +210,12 @@ def _check_others(facts: Facts, mode: str) -> Iterator[Finding]:
     if facts.tables is None:
         yield Finding("others", "nftables", Level.WARNING, "vipwire cannot read other programs' tables", _RIGHTS)
     tables = facts.tables or ()
-    yield from _kube_proxies_tables(tables, mode)
-    yield from _proxys_chains("iptables (legacy)", facts.legacy, mode)
+    yield from _check_kube_proxy_tables(tables, mode)
+    yield from _check_kube_proxy_chains("iptables (legacy)", facts.legacy, mode)
     foreign = [each for each in tables if each.name not in _OURS and not _is_kube_proxy(each)]
     if foreign:
         names = ", ".join(each.name for each in foreign[:8])
-        yield _ok("others", "nftables", f"tables of other programs, which vipwire leaves alone: {names}")
+        yield _good_finding("others", "nftables", f"tables of other programs, which vipwire leaves alone: {names}")
     iptables_nft = any(
         each.name.split(" ")[1] in ("nat", "filter", "mangle", "raw") and each.chains for each in tables
     )
@@ -223,7 +223,7 @@ def _check_others(facts: Facts, mode: str) -> Iterator[Finding]:
         said = "both the legacy and the nft variant of iptables have rules: each shows its own only"
         remedy = "choose one with update-alternatives, and empty the other (iptables-legacy -F; -t nat -F)"
         yield Finding("others", "iptables", Level.WARNING, said, remedy)
-    yield from _ipvs(facts, mode)
+    yield from _check_ipvs(facts, mode)
 
 
 def _report_earlier_chains(facts: Facts, mode: str) -> Iterator[Finding]:
@@ -235,28 +235,28 @@ def _report_earlier_chains(facts: Facts, mode: str) -> Iterator[Finding]:
         yield Finding("earlier", f"{each.table} {each.chain}", level, str(each), remedy)
 
 
-def _kube_proxies_tables(tables: tuple[ForeignTable, ...], mode: str) -> Iterator[Finding]:
+def _check_kube_proxy_tables(tables: tuple[ForeignTable, ...], mode: str) -> Iterator[Finding]:
     for each in tables:
         if _is_kube_proxy(each):
             said = f"kube-proxy's nftables mode has a table {each.name}: two proxies translate the same VIPs"
             remedy = f"stop kube-proxy on this node, then `kube-proxy --cleanup` or `nft delete table {each.name}`"
             yield Finding("others", "kube-proxy", Level.BAD, said, remedy)
         else:
-            yield from _proxys_chains(each.name, each.chains, mode)
+            yield from _check_kube_proxy_chains(each.name, each.chains, mode)
 
 
 def _is_kube_proxy(table: ForeignTable) -> bool:
     return table.name.partition(" ")[2] == "kube-proxy"
 
 
-def _proxys_chains(where: str, chains: Sequence[str], mode: str) -> Iterator[Finding]:
+def _check_kube_proxy_chains(where: str, chains: Sequence[str], mode: str) -> Iterator[Finding]:
     """Separate the mode's own chains from those of other service proxies."""
     kube = [chain for chain in chains if chain.startswith("KUBE-") and chain not in _KUBELETS]
     owner = driver_of(spec_of(mode)).owner(Family.IPV4)
     ours = [chain for chain in kube if owner and any(owner.owns(table, chain) for table in TABLES)]
     if ours:
         said = _list_chains(where, [chain for chain in kube if chain in ours])
-        yield _ok("others", "iptables", f"{said}; vipwire's {mode} mode has these names, too")
+        yield _good_finding("others", "iptables", f"{said}; vipwire's {mode} mode has these names, too")
     if foreign := [chain for chain in kube if chain not in ours]:
         remedy = (
             "stop kube-proxy on this node, then `kube-proxy --cleanup`; the chains of kubelet and the "
@@ -270,7 +270,7 @@ def _list_chains(where: str, chains: Sequence[str]) -> str:
     return f"{len(chains)} chains of a service proxy in {where}: {', '.join(chains[:3])}{', …' * (len(chains) > 3)}"
 
 
-def _ipvs(facts: Facts, mode: str) -> Iterator[Finding]:
+def _check_ipvs(facts: Facts, mode: str) -> Iterator[Finding]:
     if mode in VIP_DEVICES.values():
         return
     if facts.ipvs_services:
@@ -286,26 +286,26 @@ def _ipvs(facts: Facts, mode: str) -> Iterator[Finding]:
         yield Finding("others", "kube-ipvs0", Level.BAD, said, "stop kube-proxy, then `ip link delete kube-ipvs0`")
 
 
-def _remarks(facts: Facts, mode: str) -> Iterator[Finding]:
+def _check_remarks(facts: Facts, mode: str) -> Iterator[Finding]:
     for each in facts.remarks:
         level = Level.BAD if each.bad else Level.WARNING if each.remedy else Level.OK
         yield Finding(f"{mode} mode", each.what, level, each.said, each.remedy)
 
 
 CHECKS: Final[tuple[Check, ...]] = (
-    _kernel,
-    _modes,
-    _tools,
-    _proxy,
+    _check_kernel,
+    _check_modes,
+    _check_tools,
+    _check_proxy,
     _check_sysctls,
-    _remarks,
-    _conntrack,
+    _check_remarks,
+    _check_conntrack,
     _check_others,
     _report_earlier_chains,
 )
 
 
-def judge(facts: Facts, mode: str) -> list[Finding]:
+def list_findings(facts: Facts, mode: str) -> list[Finding]:
     return [finding for check in CHECKS for finding in check(facts, mode)]
 
 
@@ -326,9 +326,11 @@ def check_view(document: Document, *, wide: bool) -> RenderableType:
         for each in document["findings"]
         if wide or each["level"] != "ok" or each["area"] in ("kernel", "mode", "proxy", "conntrack")
     ]
-    bad, warnings = document["bad"], plural(document["warnings"], "warning")
+    bad, warnings = document["bad"], format_count(document["warnings"], "warning")
     if bad:
         verdict = Text(f"{document['mode']} mode will not work well here: {bad} bad, {warnings}", style="bold red")
     else:
         verdict = Text(f"{document['mode']} mode can work here ({warnings})", style="green")
-    return Group(table([Column("area", rank=1), "what", "state", Column("found", prose=True)], rows), Text(), verdict)
+    return Group(
+        build_table([Column("area", rank=1), "what", "state", Column("found", prose=True)], rows), Text(), verdict
+    )

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 from vipwire import __version__
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, UnsupportedError, VipwireError
-from vipwire.inspect.check.facts import lacks, legacy_chains, nft_tables, read_sysctls
+from vipwire.inspect.check.facts import find_missing_requirement, list_legacy_chains, list_nft_tables, read_sysctls
 from vipwire.inspect.check.leave_ipvs import IpvsServer, IpvsState, Leaving
 from vipwire.inspect.node.source import api_access, node_name, read_objects
 from vipwire.kube.errors import ApiError, UnreachableError
@@ -33,11 +33,11 @@ from vipwire.modes.ipvs.objects.names import (
 )
 from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.objects.sets import Sets
-from vipwire.proxy_daemon.handover.configured import Configured, find_configuration, from_config_map
+from vipwire.proxy_daemon.handover.configured import Configured, find_configuration, parse_config_map
 from vipwire.proxy_daemon.handover.kube_proxy import find_kube_proxy
-from vipwire.proxy_daemon.start.modes import families
+from vipwire.proxy_daemon.start.modes import find_usable_families
 from vipwire.proxy_daemon.start.record import recorded_node
-from vipwire.proxy_daemon.sync.node_plan import Known, planned_node
+from vipwire.proxy_daemon.sync.node_plan import Known, plan_node
 from vipwire.watched_objects.store import Store
 
 SYSCTLS: Final = (
@@ -62,15 +62,15 @@ def read_kernel(proc: Path = Path("/proc")) -> IpvsState:
     servers: list[IpvsServer] = []
     entries: dict[ObjectKey, Object] = {}
     timeouts, obstacle = None, ""
-    for family in families():
-        found, problem = _sets(family)
+    for family in find_usable_families():
+        found, problem = _read_sets(family)
         entries.update(found)
         try:
             if not (proc / "thread-self/net/ip_vs").exists():
                 continue  # no IPVS in this kernel, so no objects of it
             with contextlib.closing(IpvsServers(family)) as ipvs:
-                servers += _servers(ipvs, family, found)
-                timeouts = ipvs.timeouts()
+                servers += _list_servers(ipvs, family, found)
+                timeouts = ipvs.read_timeouts()
         except (UnsupportedError, OSError) as error:
             problem = problem or str(error)
         obstacle = obstacle or problem
@@ -94,7 +94,7 @@ def read_kernel(proc: Path = Path("/proc")) -> IpvsState:
     )
 
 
-def _sets(family: Family) -> tuple[dict[ObjectKey, Object], str]:
+def _read_sets(family: Family) -> tuple[dict[ObjectKey, Object], str]:
     try:
         with contextlib.closing(Sets(family)) as sets:
             return sets.read(), ""
@@ -102,12 +102,12 @@ def _sets(family: Family) -> tuple[dict[ObjectKey, Object], str]:
         return {}, f"ipsets cannot be read: {error.strerror}"
 
 
-def _servers(ipvs: IpvsServers, family: Family, found: Mapping[ObjectKey, Object]) -> Iterator[IpvsServer]:
-    listed = {key: how for key, (how, _) in ipvs.services().items()}
+def _list_servers(ipvs: IpvsServers, family: Family, found: Mapping[ObjectKey, Object]) -> Iterator[IpvsServer]:
+    listed = {key: how for key, (how, _) in ipvs.read_services().items()}
     places, ports = owned_frontends(family, found)
     marks = {mark for key, mark in found.items() if isinstance(key, SetEntry) and mark}
     connections, draining = dict.fromkeys(listed, 0), dict.fromkeys(listed, 0)
-    for row in ipvs.rows(listed):
+    for row in ipvs.read_rows(listed):
         connections[row.real.server] += row.active
         draining[row.real.server] += row.forwarding.weight == 0
     for key, how in listed.items():
@@ -128,8 +128,8 @@ def owned_frontends(
 
 
 def _count_chains() -> int:
-    chains = [chain for table in nft_tables() or () for chain in table.chains]
-    return sum(chain.startswith("KUBE-") for chain in (*chains, *legacy_chains()))
+    chains = [chain for table in list_nft_tables() or () for chain in table.chains]
+    return sum(chain.startswith("KUBE-") for chain in (*chains, *list_legacy_chains()))
 
 
 def read_leaving(config: Config) -> tuple[Leaving, list[str]]:
@@ -148,28 +148,30 @@ def read_leaving(config: Config) -> tuple[Leaving, list[str]]:
         obstacles.append(f"the kernel: {kernel.obstacle}")
     found = find_configuration(find_kube_proxy())
     if found is None:
-        found = tried("kube-proxy's configuration", lambda: config_map(config), None)
+        found = tried("kube-proxy's configuration", lambda: read_config_map(config), None)
     store = tried("Services", lambda: read_objects(config), Store())
     machine = global_addresses(item for item in read_addresses() if item.interface != DEVICE)
     name = node_name(config)
     known = Known(recorded_node(config.state_dir, name))
-    plans = {family: planned_node(config, family, name, store, machine, known=known) for family in families()}
+    plans = {
+        family: plan_node(config, family, name, store, machine, known=known) for family in find_usable_families()
+    }
     leaving = Leaving(
         config,
         kernel,
         found,
         tuple(store.services.values()),
         {family: plan.node_port_addresses for family, plan in plans.items()},
-        lacks(config, config.proxy_mode),
+        find_missing_requirement(config, config.proxy_mode),
     )
     return leaving, obstacles
 
 
-def config_map(config: Config) -> Configured | None:
+def read_config_map(config: Config) -> Configured | None:
     """Read kubeadm's ConfigMap from the API server; None if objects come from manifests. Raise ConfigError."""
     if config.manifests:
         return None
-    return Configured(_CONFIG_MAP_NAME, from_config_map(asyncio.run(_ask_config_map(config)), _CONFIG_MAP_NAME))
+    return Configured(_CONFIG_MAP_NAME, parse_config_map(asyncio.run(_ask_config_map(config)), _CONFIG_MAP_NAME))
 
 
 async def _ask_config_map(config: Config) -> object:

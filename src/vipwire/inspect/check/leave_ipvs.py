@@ -13,7 +13,7 @@ from rich.text import Text
 
 from vipwire.config.configuration import Config
 from vipwire.config.modes import VIP_DEVICES
-from vipwire.inspect.command.show import add_remedy, colour_word, listed, plural, table
+from vipwire.inspect.command.show import add_remedy, build_table, colour_word, format_count, join_words
 from vipwire.inspect.status.document import Document
 from vipwire.linux.netlink.ipvs import Scheduling, Timeouts, VirtualServer
 from vipwire.model.net import Address, Family, Prefix, Protocol, family_of, format_address, format_endpoint
@@ -201,7 +201,7 @@ class Leaving:
                     found[None, port.protocol, port.node_port] = named
         return found
 
-    def name(self, server: IpvsServer) -> tuple[str, Service | None]:
+    def name_server(self, server: IpvsServer) -> tuple[str, Service | None]:
         """Return the Service port and Service of a virtual server, else its mark or address and port, and None."""
         mark, address = server.key.mark, server.key.address
         place = (None if server.node_port else address, server.key.protocol, server.key.port)
@@ -211,8 +211,8 @@ class Leaving:
         label = Protocol(server.key.protocol).label
         return f"FWM {mark}" if mark else f"{label} {format_endpoint(address, server.key.port)}", None
 
-    def names(self, servers: Iterable[IpvsServer]) -> list[str]:
-        return sorted({self.name(server)[0] for server in servers})
+    def name_servers(self, servers: Iterable[IpvsServer]) -> list[str]:
+        return sorted({self.name_server(server)[0] for server in servers})
 
 
 def judge_leaving(leaving: Leaving) -> list[Consequence]:
@@ -224,7 +224,12 @@ def judge_leaving(leaving: Leaving) -> list[Consequence]:
             Consequence("mode", _OTHERWISE, "", then, "repair this first, or choose another mode (--proxy-mode)")
         )
     stays = VIP_DEVICES[DEVICE] == leaving.target.name
-    words = _kernel_words(leaving.kernel) | _server_words(leaving) | _proxy_words(leaving) | _node_port_words(leaving)
+    words = (
+        _describe_kernel_changes(leaving.kernel)
+        | _describe_server_changes(leaving)
+        | _describe_proxy_changes(leaving)
+        | _describe_node_port_changes(leaving)
+    )
     for area, level, staying, *texts in _CHECK.findall(_CHECKS):
         if not all(words.get(word) for text in texts for _, word, _, _ in Formatter().parse(text) if word):
             continue
@@ -237,22 +242,22 @@ def judge_leaving(leaving: Leaving) -> list[Consequence]:
 
 
 def _shorten_list(items: Sequence[str]) -> str:
-    return listed(items, _SHOWN)
+    return join_words(items, _SHOWN)
 
 
 def _sort_addresses(found: Iterable[Address]) -> list[Address]:
     return sorted(found, key=lambda address: (len(address), address))
 
 
-def _addresses(found: Iterable[Address]) -> str:
+def _join_addresses(found: Iterable[Address]) -> str:
     return _shorten_list([format_address(each) for each in _sort_addresses(found)])
 
 
 def _count_answering(number: int, noun: str, names: str = "") -> str:
-    return f"{plural(number, noun)}{names} answer{'s' * (number == 1)}" if number else ""
+    return f"{format_count(number, noun)}{names} answer{'s' * (number == 1)}" if number else ""
 
 
-def _kernel_words(kernel: IpvsState) -> dict[str, str]:
+def _describe_kernel_changes(kernel: IpvsState) -> dict[str, str]:
     cluster_ips, external = kernel.vips & kernel.cluster_ips, kernel.vips - kernel.cluster_ips
     strict = kernel.sysctls.get("net/ipv4/conf/all/arp_ignore", 0) > 0
     on_link = [vip for vip in external if not strict and any(vip in network for network in kernel.networks)]
@@ -261,17 +266,17 @@ def _kernel_words(kernel: IpvsState) -> dict[str, str]:
     usual = kernel.timeouts is None or tuple(kernel.timeouts) == _USUAL_TIMEOUTS
     tcp, udp = (kernel.timeouts.tcp, kernel.timeouts.udp) if kernel.timeouts else ("", "")
     objects = (
-        plural(sum(each.ours for each in kernel.servers), "virtual server"),
-        f"{plural(len(kernel.vips), 'address')} on {DEVICE}",
-        plural(len(kernel.sets), "ipset"),
-        f"{plural(kernel.chains, 'chain')} KUBE-…",
+        format_count(sum(each.ours for each in kernel.servers), "virtual server"),
+        f"{format_count(len(kernel.vips), 'address')} on {DEVICE}",
+        format_count(len(kernel.sets), "ipset"),
+        f"{format_count(kernel.chains, 'chain')} KUBE-…",
     )
     return {
         "cluster_ips": _count_answering(len(cluster_ips), "ClusterIP"),
-        "cluster_ips_listed": _addresses(cluster_ips),
+        "cluster_ips_listed": _join_addresses(cluster_ips),
         "external": _count_answering(len(external), "external address"),
-        "external_listed": _addresses(external),
-        "on_link": _addresses(on_link),
+        "external_listed": _join_addresses(external),
+        "on_link": _join_addresses(on_link),
         "strict_arp": "strictARP" if strict else "",
         "usual_tcp": f"{tcp}" if usual else "",
         "chosen_tcp": "" if usual else f"{tcp}",
@@ -282,30 +287,30 @@ def _kernel_words(kernel: IpvsState) -> dict[str, str]:
     }
 
 
-def _server_words(leaving: Leaving) -> dict[str, str]:
+def _describe_server_changes(leaving: Leaving) -> dict[str, str]:
     ours = [each for each in leaving.kernel.servers if each.ours]
     scheduled: defaultdict[str, list[IpvsServer]] = defaultdict(list)
     for each in ours:
-        _, service = leaving.name(each)
+        _, service = leaving.name_server(each)
         if service is None or _ALGORITHM not in dict(service.annotations):
             scheduled[each.how.scheduler].append(each)
-    schedulers = {name: _shorten_list(leaving.names(servers)) for name, servers in sorted(scheduled.items())}
+    schedulers = {name: _shorten_list(leaving.name_servers(servers)) for name, servers in sorted(scheduled.items())}
     others = [f"{name} for {ports}" for name, ports in schedulers.items() if name not in SCHEDULERS]
     sticky = [each for each in ours if each.how.persistence]
     return {
         **schedulers,
         "other_schedulers": _shorten_list(others),
-        "sticky": _shorten_list(leaving.names(sticky)),
+        "sticky": _shorten_list(leaving.name_servers(sticky)),
         "until_gone": "and until their last connection closes, at each address separately",
         "sticky_seconds": _shorten_list([f"{each} s" for each in sorted({each.how.persistence for each in sticky})]),
         "connections": str(sum(each.connections for each in ours) or ""),
-        "busy": _shorten_list(leaving.names(each for each in ours if each.connections)),
+        "busy": _shorten_list(leaving.name_servers(each for each in ours if each.connections)),
         "draining": str(sum(each.draining for each in ours) or ""),
-        "sctp": _shorten_list(leaving.names(each for each in ours if each.key.protocol == Protocol.SCTP)),
+        "sctp": _shorten_list(leaving.name_servers(each for each in ours if each.key.protocol == Protocol.SCTP)),
     }
 
 
-def _proxy_words(leaving: Leaving) -> dict[str, str]:
+def _describe_proxy_changes(leaving: Leaving) -> dict[str, str]:
     proxy, others = leaving.kube_proxy, [each for each in leaving.kernel.servers if not each.ours]
     excluded = proxy.config.ipvs.exclude_cidrs if proxy else ()
     prefixes = [Prefix.parse(each) for each in excluded]
@@ -315,7 +320,9 @@ def _proxy_words(leaving: Leaving) -> dict[str, str]:
         ("excluded", f"in excludeCIDRs {_shorten_list(excluded)}", inside),
         ("foreign", "in no ipset of kube-proxy", [each for each in others if each not in inside]),
     ):
-        named = f"{plural(len(servers), 'virtual server')} {where}: {_shorten_list(leaving.names(servers))}"
+        named = (
+            f"{format_count(len(servers), 'virtual server')} {where}: {_shorten_list(leaving.name_servers(servers))}"
+        )
         words[word] = named if servers else ""
     if proxy is None:
         return words
@@ -331,15 +338,15 @@ def _proxy_words(leaving: Leaving) -> dict[str, str]:
     return words
 
 
-def _node_port_words(leaving: Leaving) -> dict[str, str]:
+def _describe_node_port_changes(leaving: Leaving) -> dict[str, str]:
     servers = [each for each in leaving.kernel.servers if each.ours and each.node_port]
     here = {each.key.address for each in servers}
     served = {each for each in here if any(each in prefix for prefix in leaving.node_ports.get(family_of(each), ()))}
-    names = leaving.names(servers)
+    names = leaving.name_servers(servers)
     return {
-        "node_addresses": _addresses(here),
+        "node_addresses": _join_addresses(here),
         "node_prefixes": ",".join(str(Prefix.host(each)) for each in _sort_addresses(here)),
-        "served": _addresses(served) or "none of these",
+        "served": _join_addresses(served) or "none of these",
         "kept_node_ports": "node ports" if here == served else "",
         "lost_node_ports": ""
         if here == served
@@ -380,12 +387,12 @@ def leave_view(document: Document, *, wide: bool) -> RenderableType:
     if found is not None:
         heading = f"kube-proxy is configured for {found['mode']} mode ({found['where']})."
     if otherwise:
-        verdict = Text(f"{plural(otherwise, 'thing')} will change", style="bold yellow")
+        verdict = Text(f"{format_count(otherwise, 'thing')} will change", style="bold yellow")
     elif not document["seen"]:
         verdict = Text("unknown: see above", style="yellow")
     else:
         same = "nothing will change" if document["ipvs"] else "the kernel has no objects of ipvs mode"
         verdict = Text(same, style="green")
     obstacles = [Text(f"not examined: {each}", style="yellow") for each in document["obstacles"]]
-    changes: list[RenderableType] = [table(columns, rows), Text()] if rows else []
+    changes: list[RenderableType] = [build_table(columns, rows), Text()] if rows else []
     return Group(Text(heading), Text(), *changes, *obstacles, verdict)

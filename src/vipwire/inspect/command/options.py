@@ -15,13 +15,13 @@ from typing import Any, Final
 import click
 
 from vipwire.config.configuration import Config
-from vipwire.config.flag_help import flag_options, usage
+from vipwire.config.flag_help import build_click_options, format_usage
 from vipwire.config.flags import ENVIRONMENT, FLAGS, Given, build_config, environment_flags, parse_flags
 from vipwire.config.kinds import ValueKind
 from vipwire.config.schema import Setting
 from vipwire.errors import ConfigError
 from vipwire.proxy_daemon.start.record import read_record
-from vipwire.terminal.output import FAILED, MISUSED, plain_errors, warn
+from vipwire.terminal.output import FAILED, MISUSED, plain_errors, print_warning
 
 _SHOWN: Final = (
     "manifests",
@@ -59,7 +59,7 @@ class LookCommand(click.Command):
         """Separate the proxy's flags from this command's own options and arguments."""
         if ctx.resilient_parsing:  # a shell completes an unfinished line
             taken = {name for parameter in self.params for name in parameter.opts}
-            self.params += [option for option in flag_options() if not taken & set(option.opts)]
+            self.params += [option for option in build_click_options() if not taken & set(option.opts)]
             return super().parse_args(ctx, args)
         own = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
         try:
@@ -75,7 +75,7 @@ class LookCommand(click.Command):
         if (data_dir := ctx.params.pop("data_dir", None)) is not None:
             given = {**given, "kubeconfig": str(data_dir / "admin.kubeconfig")}
         with plain_errors(MISUSED):
-            ctx.params["config"] = _config({**running_flags(given), **given})
+            ctx.params["config"] = _build_config({**running_flags(given), **given})
         return left
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -85,7 +85,7 @@ class LookCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         super().format_options(ctx, formatter)
         with formatter.section("Source of objects (flags of `vipwire proxy`, with the same values)"):
-            formatter.write_dl([(usage(FLAGS[name]), FLAGS[name].help) for name in _SHOWN])
+            formatter.write_dl([(format_usage(FLAGS[name]), FLAGS[name].help) for name in _SHOWN])
         with formatter.indentation():
             formatter.write_text(
                 "An absent flag takes its value from the proxy on this node, or from the last one. Without "
@@ -130,7 +130,7 @@ def _split_flags(args: Sequence[str], own: set[str]) -> tuple[list[str], list[st
     rest: list[str] = []
     words = iter(args)
     for word in words:
-        flag = None if word in ("-", "--") or word.partition("=")[0] in own else _flag(word)
+        flag = None if word in ("-", "--") or word.partition("=")[0] in own else _find_flag(word)
         if word == "--":
             return flags, [*rest, word, *words]
         if flag is None:
@@ -146,17 +146,17 @@ def _split_flags(args: Sequence[str], own: set[str]) -> tuple[list[str], list[st
     return flags, rest
 
 
-def _flag(word: str) -> Setting | None:
+def _find_flag(word: str) -> Setting | None:
     if not word.startswith("--"):
         return None
     flag = FLAGS.get(word[2:].partition("=")[0].replace("_", "-"))
     return None if flag is not None and flag.name in ("help", "version") else flag
 
 
-def _config(given: Any) -> Config:
+def _build_config(given: Any) -> Config:
     config, warnings = build_config(given)
     for warning in warnings:
-        warn(warning)
+        print_warning(warning)
     return config
 
 

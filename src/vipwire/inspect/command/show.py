@@ -15,7 +15,7 @@ from vipwire.linux.netlink.conntrack import FlowChange
 from vipwire.model.text import escape_invisible, visible_lines
 from vipwire.model.times import parse_time
 from vipwire.terminal.columns import Column, Grid, Prose
-from vipwire.terminal.output import say
+from vipwire.terminal.output import print_line
 
 WIDTH_OF_A_FILE: Final = 160
 """Columns if the output is not a terminal: a program may search it for whole words."""
@@ -75,7 +75,7 @@ def print_view(document: Any, output: str, view: Callable[[Any], RenderableType]
     elif output in ("json", "yaml"):
         print_document(document, output)
     else:
-        write(console(), view(visible_document(document)), soft_wrap=soft_wrap)
+        write_view(build_console(), view(visible_document(document)), soft_wrap=soft_wrap)
 
 
 def print_item(document: Any, output: str) -> None:
@@ -90,18 +90,18 @@ def print_item(document: Any, output: str) -> None:
 
 def _print_names(document: Any) -> None:
     for name in names_of(document):
-        say(name)
+        print_line(name)
 
 
-def write(screen: Console, view: RenderableType, *, soft_wrap: bool = False) -> None:
+def write_view(screen: Console, view: RenderableType, *, soft_wrap: bool = False) -> None:
     """Print a view. A word wider than the screen is not broken."""
-    screen.print(view if soft_wrap else _fold(view), soft_wrap=soft_wrap, crop=False)
+    screen.print(view if soft_wrap else _wrap_long_words(view), soft_wrap=soft_wrap, crop=False)
 
 
-def _fold(view: RenderableType) -> RenderableType:
+def _wrap_long_words(view: RenderableType) -> RenderableType:
     """Wrap all text of a view only at blanks."""
     if isinstance(view, Group):
-        return Group(*map(_fold, view.renderables))
+        return Group(*map(_wrap_long_words, view.renderables))
     return Prose(view) if isinstance(view, Text) else view
 
 
@@ -123,7 +123,7 @@ class _Guard(RenderHook):
         return [_Visible(each) for each in renderables]
 
 
-def console(width: int | None = None) -> Console:
+def build_console(width: int | None = None) -> Console:
     """Build the console for tables; output to a file is not truncated."""
     made = Console(highlight=False, width=width)
     if not made.is_terminal:
@@ -141,12 +141,14 @@ def add_remedy(said: str, remedy: str) -> Text:
     return Text.assemble(said, (f"\n→ {remedy}", "cyan")) if remedy else Text(said)
 
 
-def table(columns: Sequence[str | Column], rows: Iterable[Sequence[str | Text]], *, whole: bool = False) -> Grid:
+def build_table(
+    columns: Sequence[str | Column], rows: Iterable[Sequence[str | Text]], *, whole: bool = False
+) -> Grid:
     """Lay out rows under upper-case titles, as kubectl does; with `whole` no column is left out."""
     return Grid([each if isinstance(each, Column) else Column(each) for each in columns], rows, whole=whole)
 
 
-def ago(when: str, now: float) -> str:
+def format_age(when: str, now: float) -> str:
     """Write the age of a time (RFC 3339), roughly: `3 s ago`, `5 min ago`, `2 h ago`."""
     seconds = max(0.0, now - parse_time(when).timestamp())
     for most, unit, size in ((100, "s", 1), (100 * 60, "min", 60), (48 * 3600, "h", 3600)):
@@ -155,18 +157,18 @@ def ago(when: str, now: float) -> str:
     return f"{seconds / 86400:.0f} days ago"
 
 
-def plural(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """Write a number with its noun: `1 warning`, `2 warnings`, `2 addresses`."""
     ending = "" if number == 1 else "es" if noun.endswith("s") else "s"
     return f"{number} {noun}{ending}"
 
 
-def listed(words: Sequence[str], most: int = 5) -> str:
+def join_words(words: Sequence[str], most: int = 5) -> str:
     """Join words by commas; after `most` words write the number of the others."""
     return ", ".join(words[:most]) + (f" and {len(words) - most} more" if len(words) > most else "")
 
 
-def size_text(size: float) -> str:
+def format_size(size: float) -> str:
     """Write bytes: `999 B`, `1.5 kB`, `20 MB`."""
     for unit in ("B", "kB", "MB", "GB"):
         if size < 1000:
@@ -175,22 +177,22 @@ def size_text(size: float) -> str:
     return f"{size:.4g} TB"
 
 
-def shown_time(seconds: float | None) -> str | None:
+def format_time(seconds: float | None) -> str | None:
     """Write a time (seconds since the epoch) as RFC 3339, in UTC."""
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
 
 
-def service_text(service: Any) -> str:
+def format_service(service: Any) -> str:
     """Write the namespace and name of a Service: `default/web`."""
     return f"{service['namespace']}/{service['name']}"
 
 
-def port_text(service: Any, port: Any) -> str:
+def format_port(service: Any, port: Any) -> str:
     """Write a Service port: `default/web:http`, without the colon if it has no name."""
-    return service_text(service) + (f":{port['name']}" if port["name"] else "")
+    return format_service(service) + (f":{port['name']}" if port["name"] else "")
 
 
-def endpoint_text(part: Any) -> str:
+def format_endpoint_document(part: Any) -> str:
     """Write an address and port: `10.0.0.1:80`, `[fd00::1]:80`, `10.0.0.1:80-89`."""
     address, last = part["address"], f"-{part['lastPort']}" if "lastPort" in part else ""
     return f"[{address}]:{part['port']}{last}" if ":" in address else f"{address}:{part['port']}{last}"
@@ -202,18 +204,18 @@ def names_of(document: Any) -> Iterable[str]:
     return _NAMES[kind](document) if kind in _NAMES else ()
 
 
-def _services(document: Any) -> Iterable[str]:
-    return map(service_text, document["services"])
+def _list_service_names(document: Any) -> Iterable[str]:
+    return map(format_service, document["services"])
 
 
-def _new_connection(event: Any) -> Iterable[str]:
+def _list_event_names(event: Any) -> Iterable[str]:
     return (event["endpoint"],) if event["event"] == FlowChange.NEW.value and event["endpoint"] else ()
 
 
 _NAMES: Final[Mapping[str, Callable[[Any], Iterable[str]]]] = {
-    "Status": _services,
-    "Plan": _services,
-    "Explanation": lambda document: map(endpoint_text, document["endpoints"]),
+    "Status": _list_service_names,
+    "Plan": _list_service_names,
+    "Explanation": lambda document: map(format_endpoint_document, document["endpoints"]),
     "Check": lambda document: (
         f"{each['area']}/{each['what']}" for each in document["findings"] if each["level"] in ("bad", "warning")
     ),
@@ -223,5 +225,5 @@ _NAMES: Final[Mapping[str, Callable[[Any], Iterable[str]]]] = {
     "Top": lambda document: dict.fromkeys(
         row["service"].rpartition(":")[0] or row["service"] for row in document["rows"]
     ),
-    "Event": _new_connection,
+    "Event": _list_event_names,
 }

@@ -52,14 +52,14 @@ _HARMLESS: Final = frozenset(
 )
 
 
-def of_target(name: str) -> frozenset[RuleEffect]:
+def find_target_effects(name: str) -> frozenset[RuleEffect]:
     """Return the effects of an xtables target; an unknown target may do anything."""
     if name in _HARMLESS:
         return frozenset()
     return frozenset({_NAMES.get(name, RuleEffect.OTHER)})
 
 
-def of_mark(value: int, mask: int, ours: int) -> frozenset[RuleEffect]:
+def find_mark_effects(value: int, mask: int, ours: int) -> frozenset[RuleEffect]:
     """Return the effects of a write to the packet's mark: clear the bits of `mask`, then xor `value`.
 
     `ours` is the bit that selects packets for vipwire's masquerading chain.
@@ -98,6 +98,6 @@ def effects_of(
     return frozenset(found)
 
 
-def words(effects: Iterable[RuleEffect]) -> str:
+def describe_effects(effects: Iterable[RuleEffect]) -> str:
     names = [_PHRASES.get(each, each.value) for each in RuleEffect if each in effects]
     return " or ".join(filter(None, (", ".join(names[:-1]), names[-1])))

@@ -16,10 +16,18 @@ from typing import Any, Final, NamedTuple
 
 from vipwire.config.configuration import Config
 from vipwire.errors import CommitError, DecodeError
-from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, effects_of, of_mark, of_target, words
-from vipwire.inspect.earlier.interfaces import InterfaceProgram, interface_programs, is_bridge
+from vipwire.inspect.earlier.effects import (
+    NOTHING,
+    RuleEffect,
+    RuleOutcome,
+    describe_effects,
+    effects_of,
+    find_mark_effects,
+    find_target_effects,
+)
+from vipwire.inspect.earlier.interfaces import InterfaceProgram, is_bridge, list_interface_programs
 from vipwire.inspect.earlier.nf_rule import KnownPacket, read_rule
-from vipwire.linux.netlink.message import string
+from vipwire.linux.netlink.message import encode_string
 from vipwire.linux.netlink.nftables import decode, encode, wire
 from vipwire.linux.netlink.nftables.elements import VerdictData, decode_elements
 from vipwire.linux.netlink.nftables.encode import HOOKS
@@ -28,11 +36,11 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Family, family_of
 from vipwire.modes.registry import driver_of, selected_mode
 from vipwire.modes.spec import BEHIND_ALL, MASQUERADES_NOTHING, NatPriorities
-from vipwire.modes.xtables.match import PacketHeader, Surroundings, judge, parse_masked
+from vipwire.modes.xtables.match import PacketHeader, Surroundings, evaluate_conditions, parse_masked
 from vipwire.modes.xtables.ownership import RuleOwner
 from vipwire.modes.xtables.rule_text import parse_rule
-from vipwire.modes.xtables.save import read_table, target
-from vipwire.modes.xtables.tool import RuleTool, Variant, legacy_tables, with_tables
+from vipwire.modes.xtables.save import find_rule_target, read_table
+from vipwire.modes.xtables.tool import RuleTool, Variant, find_tools_with_tables, legacy_tables
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import Packet
 
@@ -87,7 +95,8 @@ class EarlierChain(NamedTuple):
 
     def __str__(self) -> str:
         place = f"{self.hook} {self.priority}"
-        return f"chain {self.chain} of table {self.table} ({place}) runs before vipwire and may {words(self.effects)}"
+        effects = describe_effects(self.effects)
+        return f"chain {self.chain} of table {self.table} ({place}) runs before vipwire and may {effects}"
 
     @property
     def document(self) -> dict[str, Any]:
@@ -105,10 +114,12 @@ class EarlierProgram(EarlierChain):
     """A program at interfaces, which may do anything to a packet."""
 
     def __str__(self) -> str:
-        return f"{self.chain} of {self.table} ({self.hook}) runs before vipwire and may {words(self.effects)}"
+        return (
+            f"{self.chain} of {self.table} ({self.hook}) runs before vipwire and may {describe_effects(self.effects)}"
+        )
 
 
-def earlier_chains(
+def find_earlier_chains(
     config: Config,
     families: Iterable[Family],
     packet: Packet | None = None,
@@ -125,23 +136,23 @@ def earlier_chains(
     # A mode without rules accepts connections on sockets, which all nat chains precede.
     bare = NatPriorities(BEHIND_ALL, BEHIND_ALL, source=MASQUERADES_NOTHING)
     priorities = bare if mode.without_rules(config) else driver.priorities
-    programs = [] if packet is not None and packet.from_node else interface_programs()
+    programs = [] if packet is not None and packet.from_node else list_interface_programs()
     for family in families:
         met = _Hooks(priorities, packet, targets, 1 << config.sync.masquerade_bit)
         looking = _Looking(family, priorities.table, driver.owner(family), met, own)
         with suppress(OSError, DecodeError), NetlinkSocket(NETLINK_NETFILTER) as netlink:
-            found += looking.nf_tables(netlink)
-        found += looking.legacy()
+            found += looking.find_nf_tables_chains(netlink)
+        found += looking.find_legacy_chains()
         found += _find_interface_programs(family, programs, packet.interface if packet is not None else "")
     return tuple(
         sorted(found, key=lambda each: (each.family.value, each.hook, each.priority, each.table, each.chain))
     )
 
 
-def earlier_for(
+def find_earlier_chains_for(
     config: Config, packet: Packet, targets: Collection[Target], own: Collection[Address]
 ) -> tuple[EarlierChain, ...]:
-    return earlier_chains(config, [family_of(packet.destination)], packet, targets, own)
+    return find_earlier_chains(config, [family_of(packet.destination)], packet, targets, own)
 
 
 def _find_interface_programs(
@@ -195,7 +206,7 @@ class _Hooks:
         if targets:
             self._met |= {"input", "postrouting"} if packet.from_node else {"input", "forward", "postrouting"}
 
-    def meet(self, kind: str, hook: str, priority: int) -> _Meeting | None:
+    def find_meeting(self, kind: str, hook: str, priority: int) -> _Meeting | None:
         """Return the packet at a chain whose effects may count; None if the packet meets it too late or never."""
         if hook not in self._met:
             return None
@@ -209,7 +220,7 @@ class _Hooks:
             shared = self._priorities.source == _SOURCE_NAT
             meeting = _Meeting(effects, self._translated, tracked=True, unmarked=shared)
             return meeting if priority <= self._priorities.source else None
-        last = self.last(hook)
+        last = self.find_last_priority(hook)
         if hook in ("prerouting", "output") and priority <= (last if kind == "nat" else max(last, _NAT)):
             return _Meeting(effects, self._arriving, tracked=priority > _CONNTRACK)
         between = hook != "input" and (hook != "postrouting" or priority <= _SOURCE_NAT)
@@ -217,7 +228,7 @@ class _Hooks:
             return None
         return _Meeting(_MARKS, self._translated, tracked=True)
 
-    def last(self, hook: str) -> int:
+    def find_last_priority(self, hook: str) -> int:
         """Return the priority at which vipwire decides about a connection at a hook."""
         if hook in _SOURCE_HOOKS:
             return self._priorities.source
@@ -225,7 +236,7 @@ class _Hooks:
 
     def ends_at_ours(self, hook: str) -> bool:
         """Report whether rules after vipwire's jump in the same chain can be ignored: vipwire decides before them."""
-        return self.last(hook) <= (_SOURCE_NAT if hook in _SOURCE_HOOKS else _NAT)
+        return self.find_last_priority(hook) <= (_SOURCE_NAT if hook in _SOURCE_HOOKS else _NAT)
 
 
 class _Looking:
@@ -252,16 +263,16 @@ class _Looking:
         found = effects_of(chain, rules, drops=drops, ours=ours, ends_at_ours=self._hooks.ends_at_ours(hook))
         return found & meeting.effects
 
-    def nf_tables(self, netlink: NetlinkSocket) -> Iterator[EarlierChain]:
+    def find_nf_tables_chains(self, netlink: NetlinkSocket) -> Iterator[EarlierChain]:
         families = _INET, _NETDEV, _BRIDGE, NFPROTO[self._family]
         dumped = netlink.dump(MessageType.GETCHAIN, encode.list_tables())
-        for chain in [decode.chain(payload) for payload in dumped if payload[0] in families]:
+        for chain in [decode.decode_chain(payload) for payload in dumped if payload[0] in families]:
             at = chain.hook
             if at is None or chain.table == self._table:
                 continue
             hook = _PLACES.get((chain.family, at.hook), "")
-            meeting = self._hooks.meet(at.type, hook, at.priority)
-            if meeting is None or (hook == "ingress" and not self._comes_by(chain.family, at.devices)):
+            meeting = self._hooks.find_meeting(at.type, hook, at.priority)
+            if meeting is None or (hook == "ingress" and not self._arrives_by_device(chain.family, at.devices)):
                 continue
             # At postrouting nft knows no input interface; in a bridge it is the port.
             named = hook != "postrouting" and chain.family != _BRIDGE
@@ -270,11 +281,11 @@ class _Looking:
             )
             reader = _Reader(netlink, chain.family, chain.table, seen)
             place = chain.table, chain.name, hook
-            if effects := self._find_effects(meeting, place, reader.rules, drops=at.policy == "drop"):
+            if effects := self._find_effects(meeting, place, reader.read_rules, drops=at.policy == "drop"):
                 table = f"{_NAMES[chain.family]} {chain.table}"
                 yield EarlierChain(self._family, table, chain.name, hook, at.priority, effects)
 
-    def _comes_by(self, family: int, devices: Iterable[str]) -> bool:
+    def _arrives_by_device(self, family: int, devices: Iterable[str]) -> bool:
         """Report whether the packet may arrive by one of an ingress chain's interfaces."""
         name = self._hooks.interface
         if family == _BRIDGE:
@@ -283,39 +294,46 @@ class _Looking:
             not name or (name.startswith(each[:-1]) if each.endswith("*") else name == each) for each in devices
         )
 
-    def legacy(self) -> Iterator[EarlierChain]:
+    def find_legacy_chains(self) -> Iterator[EarlierChain]:
         """Find the chains of iptables-legacy, if this network namespace has its tables."""
-        for tool in with_tables(self._family, "cannot read other programs' chains", limit=_SECONDS):
+        for tool in find_tools_with_tables(self._family, "cannot read other programs' chains", limit=_SECONDS):
             if tool.variant is Variant.LEGACY:
                 for table in legacy_tables(self._family):
                     with suppress(CommitError, DecodeError):
-                        yield from self._legacy_table(tool, table)
+                        yield from self._find_in_legacy_table(tool, table)
 
-    def _legacy_table(self, tool: RuleTool, table: str) -> Iterator[EarlierChain]:
+    def _find_in_legacy_table(self, tool: RuleTool, table: str) -> Iterator[EarlierChain]:
         kind = "nat" if table == "nat" else "filter"
         places = [(hook, _PRIORITIES.get(table, 0)) for hook in HOOKS]
         if kind == "nat":
             places = [(hook, _SOURCE_NAT if hook in _SOURCE_HOOKS else _NAT) for hook in HOOKS]
-        met = [(*place, meeting) for place in places if (meeting := self._hooks.meet(kind, *place)) is not None]
+        met = [
+            (*place, meeting) for place in places if (meeting := self._hooks.find_meeting(kind, *place)) is not None
+        ]
         if not met:
             return
         text = tool.save(table)
         chains, drops = read_table(text), _POLICY.findall(text)
         for hook, priority, meeting in met:
             name = hook.upper()
-            reader = functools.partial(self._legacy_rules, chains, meeting)
+            reader = functools.partial(self._read_legacy_rules, chains, meeting)
             if effects := self._find_effects(meeting, (table, name, hook), reader, drops=name in drops):
                 where = f"{_LEGACY[self._family]} {table}"
                 yield EarlierChain(self._family, where, name, hook, priority, effects)
 
-    def _legacy_rules(self, chains: Mapping[str, Sequence[str]], meeting: _Meeting, name: str) -> list[RuleOutcome]:
+    def _read_legacy_rules(
+        self, chains: Mapping[str, Sequence[str]], meeting: _Meeting, name: str
+    ) -> list[RuleOutcome]:
         return [self._read_legacy_rule(text, meeting, chains) for text in chains.get(name, ())]
 
     def _read_legacy_rule(self, text: str, meeting: _Meeting, chains: Collection[str]) -> RuleOutcome:
         """Return what a rule may do; `chains` are the chains of its table."""
-        held = {_holds(text, each, self._own, meeting, self._hooks.mark) for each in meeting.headers or (None,)}
+        held = {
+            _evaluate_condition(text, each, self._own, meeting, self._hooks.mark)
+            for each in meeting.headers or (None,)
+        }
         holds = held.pop() if len(held) == 1 else None
-        name = target(text)
+        name = find_rule_target(text)
         if holds is False or not name:
             return NOTHING
         certain = holds is True
@@ -325,9 +343,9 @@ class _Looking:
             effects = frozenset({RuleEffect.UNTRACK})
         elif written := _MARK_VALUE.search(text):
             value, mask = parse_masked(written[1]) if written[1] else (0, int(written[2], 0))
-            effects = of_mark(value, mask, self._hooks.mark)
+            effects = find_mark_effects(value, mask, self._hooks.mark)
         else:
-            effects = of_target(name) if name not in _PASS else frozenset()
+            effects = find_target_effects(name) if name not in _PASS else frozenset()
         return RuleOutcome(effects, ends=certain and name in _ENDS)
 
 
@@ -336,16 +354,18 @@ class _Reader:
 
     def __init__(self, netlink: NetlinkSocket, family: int, table: str, seen: KnownPacket) -> None:
         self._netlink, self._seen, self._table = netlink, seen, table
-        self._head = wire.header(family)
+        self._head = wire.encode_header(family)
 
-    def rules(self, chain: str) -> list[RuleOutcome]:
-        request = self._head + string(wire.RULE_TABLE, self._table) + string(wire.RULE_CHAIN, chain)
-        found = (decode.rule(payload) for payload in self._netlink.dump(MessageType.GETRULE, request))
+    def read_rules(self, chain: str) -> list[RuleOutcome]:
+        request = self._head + encode_string(wire.RULE_TABLE, self._table) + encode_string(wire.RULE_CHAIN, chain)
+        found = (decode.decode_rule(payload) for payload in self._netlink.dump(MessageType.GETRULE, request))
         here = [each for each in found if (each.table, each.chain) == (self._table, chain)]
-        return [read_rule(each.expressions, self._seen, self._verdicts) for each in here]
+        return [read_rule(each.expressions, self._seen, self._read_verdicts) for each in here]
 
-    def _verdicts(self, name: str) -> list[VerdictData]:
-        request = self._head + string(wire.ELEMENTS_TABLE, self._table) + string(wire.ELEMENTS_SET, name)
+    def _read_verdicts(self, name: str) -> list[VerdictData]:
+        request = (
+            self._head + encode_string(wire.ELEMENTS_TABLE, self._table) + encode_string(wire.ELEMENTS_SET, name)
+        )
         dumped = self._netlink.dump(MessageType.GETSETELEM, request)
         return [each.verdict for payload in dumped for each in decode_elements(payload, 0, 0) if each.verdict]
 
@@ -358,7 +378,7 @@ class _Node(Surroundings):
         return address in self._own
 
 
-def _holds(
+def _evaluate_condition(
     text: str, header: PacketHeader | None, own: Collection[Address], meeting: _Meeting, ours: int
 ) -> bool | None:
     """Judge a rule's conditions for a packet at `meeting`, or for any: True, False, or None if unknown.
@@ -377,5 +397,5 @@ def _holds(
     doubtful = bool(rule.unknown) or len(conditions) < len(rule.conditions)
     if header is None:
         return None if conditions or doubtful else True
-    held = judge(conditions, header, _Node(own)).holds
+    held = evaluate_conditions(conditions, header, _Node(own)).holds
     return None if held is True and doubtful else held

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, of_mark, of_target
-from vipwire.linux.netlink.message import attributes, number_of, text_of, walk
+from vipwire.inspect.earlier.effects import NOTHING, RuleEffect, RuleOutcome, find_mark_effects, find_target_effects
+from vipwire.linux.netlink.message import collect_attributes, decode_number, decode_text, walk_attributes
 from vipwire.linux.netlink.nftables import expressions as nft
 from vipwire.linux.netlink.nftables.elements import VerdictData, decode_verdict
 from vipwire.linux.netlink.nftables.wire import DATA_VALUE, DATA_VERDICT_ATTRIBUTE, NFPROTO, Code
@@ -110,9 +110,9 @@ def read_rule(expressions: bytes, seen: KnownPacket, verdicts: Verdicts) -> Rule
     """Return what a rule may do; a rule that cannot be decoded may do anything."""
     reading = _Reading(seen, verdicts)
     try:
-        for _, value in walk(expressions):
-            found = attributes(value)
-            reading.take(text_of(found[1]), attributes(found.get(2, b"")))
+        for _, value in walk_attributes(expressions):
+            found = collect_attributes(value)
+            reading.evaluate(decode_text(found[1]), collect_attributes(found.get(2, b"")))
             if reading.holds is False:
                 return NOTHING
     except (DecodeError, KeyError, IndexError, struct.error):
@@ -127,13 +127,13 @@ class _Reading:
         self._seen, self._verdicts = seen, verdicts
         self._registers: _Bytes = [None] * _REGISTERS
         self._marks: dict[int, tuple[int, int]] = {}
-        """The registers that hold the packet's mark, as value and mask of `of_mark`."""
+        """The registers that hold the packet's mark, as value and mask of `find_mark_effects`."""
         self.holds: bool | None = True
         self.effects: set[RuleEffect] = set()
         self.chains: list[str] = []
         self.ends = False
 
-    def take(self, name: str, data: _Attributes) -> None:
+    def evaluate(self, name: str, data: _Attributes) -> None:
         if name in _EFFECTS:
             self.effects.add(_EFFECTS[name])
             self.ends = name in _ENDING
@@ -141,13 +141,13 @@ class _Reading:
             read(self, data)
         elif name not in _PASSING:  # it may end the rule, and change any register
             self._registers, self._marks = [None] * _REGISTERS, {}
-            self._judge(None)
+            self._note_comparison(None)
 
-    def _judge(self, held: bool | None) -> None:  # noqa: FBT001 - three answers
+    def _note_comparison(self, held: bool | None) -> None:  # noqa: FBT001 - three answers
         if held is not True:
             self.holds = held if held is False else None
 
-    def _load(self, register: memoryview, value: _Bytes, length: int = 0) -> None:
+    def _load_register(self, register: memoryview, value: _Bytes, length: int = 0) -> None:
         at = _find_register_byte(register)
         self._marks.pop(at, None)
         size = length or len(value)
@@ -158,86 +158,86 @@ class _Reading:
         return self._registers[at : at + size]
 
     def payload(self, data: _Attributes) -> None:
-        base, offset, length = (number_of(data[kind]) for kind in (2, 3, 4))
+        base, offset, length = (decode_number(data[kind]) for kind in (2, 3, 4))
         header = {nft.NETWORK_HEADER: self._seen.network, nft.TRANSPORT_HEADER: self._seen.transport}.get(base, [])
         if 5 not in data:
-            self._load(data[1], header[offset : offset + length], length)
+            self._load_register(data[1], header[offset : offset + length], length)
         elif (base == nft.NETWORK_HEADER and 8 <= offset < 40 and length >= 4) or (
             base == nft.TRANSPORT_HEADER and offset < 4
         ):  # an address or a port is written, not a checksum or a field of one byte
             self.effects.add(RuleEffect.TRANSLATE)
 
     def meta(self, data: _Attributes) -> None:
-        is_mark = number_of(data[2]) == nft.META_MARK
+        is_mark = decode_number(data[2]) == nft.META_MARK
         if 1 in data:
-            self._load(data[1], self._seen.meta.get(number_of(data[2]), []), 16)
+            self._load_register(data[1], self._seen.meta.get(decode_number(data[2]), []), 16)
             if is_mark:
                 self._marks[_find_register_byte(data[1])] = 0, 0
         elif is_mark and (written := self._marks.get(_find_register_byte(data[3]))) is not None:
-            self.effects |= of_mark(*written, self._seen.mark)
+            self.effects |= find_mark_effects(*written, self._seen.mark)
 
     def ct(self, data: _Attributes) -> None:
         if 1 in data:
-            self._load(data[1], self._seen.state if number_of(data[2]) == nft.CT_STATE else [], 16)
-            if number_of(data[2]) == nft.CT_MARK:  # a connection's mark does not have vipwire's bit
+            self._load_register(data[1], self._seen.state if decode_number(data[2]) == nft.CT_STATE else [], 16)
+            if decode_number(data[2]) == nft.CT_MARK:  # a connection's mark does not have vipwire's bit
                 self._marks[_find_register_byte(data[1])] = 0, _ALL
 
     def bitwise(self, data: _Attributes) -> None:
-        size = number_of(data[3])
+        size = decode_number(data[3])
         if 4 not in data or 5 not in data:
-            self._load(data[2], [], size)
+            self._load_register(data[2], [], size)
             return
-        mask, xor = (attributes(data[kind])[DATA_VALUE] for kind in (4, 5))
+        mask, xor = (collect_attributes(data[kind])[DATA_VALUE] for kind in (4, 5))
         held, marked = self._read_register(data[1], size), self._marks.get(_find_register_byte(data[1]))
         if marked == (0, 0) and self._seen.unmarked and not int.from_bytes(mask, sys.byteorder) & self._seen.mark:
             held = [0] * size
         made = [x if m == 0 else None if h is None else h & m ^ x for h, m, x in zip(held, mask, xor, strict=False)]
-        self._load(data[2], made, size)
+        self._load_register(data[2], made, size)
         if marked is not None and size == 4:
             value, changed = marked
             kept, flipped = (int.from_bytes(each, sys.byteorder) for each in (mask, xor))
             self._marks[_find_register_byte(data[2])] = value & kept ^ flipped, changed | ~kept & _ALL
 
     def cmp(self, data: _Attributes) -> None:
-        wanted = bytes(attributes(data[3])[DATA_VALUE])
-        held, operation = self._read_register(data[1], len(wanted)), number_of(data[2])
+        wanted = bytes(collect_attributes(data[3])[DATA_VALUE])
+        held, operation = self._read_register(data[1], len(wanted)), decode_number(data[2])
         pairs = list(zip(held, wanted, strict=False))
         if operation in (nft.CMP_EQ, nft.CMP_NEQ):
             same = False if any(h is not None and h != w for h, w in pairs) else None if None in held else True
-            self._judge(same if same is None or operation == nft.CMP_EQ else not same)
+            self._note_comparison(same if same is None or operation == nft.CMP_EQ else not same)
         elif None in held:
-            self._judge(None)
+            self._note_comparison(None)
         else:
-            self._judge(_ORDERS[operation](bytes(h for h in held if h is not None), wanted))
+            self._note_comparison(_ORDERS[operation](bytes(h for h in held if h is not None), wanted))
 
     def range(self, data: _Attributes) -> None:
-        first, last = (bytes(attributes(data[kind])[DATA_VALUE]) for kind in (3, 4))
+        first, last = (bytes(collect_attributes(data[kind])[DATA_VALUE]) for kind in (3, 4))
         held = self._read_register(data[1], len(first))
         known = bytes(h for h in held if h is not None)
         inside = None if len(known) < len(first) else first <= known <= last
-        self._judge(inside if inside is None or number_of(data[2]) == 0 else not inside)
+        self._note_comparison(inside if inside is None or decode_number(data[2]) == 0 else not inside)
 
     def lookup(self, data: _Attributes) -> None:
         if 3 not in data:
-            self._judge(None)
-        elif number_of(data[3]) == 0:
-            self._judge(None)
-            for verdict in self._verdicts(text_of(data[1])):
-                self._verdict(verdict)
+            self._note_comparison(None)
+        elif decode_number(data[3]) == 0:
+            self._note_comparison(None)
+            for verdict in self._verdicts(decode_text(data[1])):
+                self._note_verdict(verdict)
         else:
-            self._load(data[3], [], 16)
-            self._judge(None)
+            self._load_register(data[3], [], 16)
+            self._note_comparison(None)
 
     def immediate(self, data: _Attributes) -> None:
-        value = attributes(data[2])
-        if number_of(data[1]) == 0:
-            self._verdict(decode_verdict(value[DATA_VERDICT_ATTRIBUTE]))
+        value = collect_attributes(data[2])
+        if decode_number(data[1]) == 0:
+            self._note_verdict(decode_verdict(value[DATA_VERDICT_ATTRIBUTE]))
         else:
-            self._load(data[1], [*value[DATA_VALUE]])
+            self._load_register(data[1], [*value[DATA_VALUE]])
             if len(value[DATA_VALUE]) == 4:
                 self._marks[_find_register_byte(data[1])] = int.from_bytes(value[DATA_VALUE], sys.byteorder), _ALL
 
-    def _verdict(self, verdict: VerdictData) -> None:
+    def _note_verdict(self, verdict: VerdictData) -> None:
         if verdict.chain:
             self.chains.append(verdict.chain)
         if verdict.code == Code.DROP:
@@ -247,42 +247,42 @@ class _Reading:
         self.ends = verdict.code in (Code.DROP, Code.ACCEPT, Code.GOTO, _RETURNED)
 
     def match(self, data: _Attributes) -> None:
-        name, info = text_of(data[1]), bytes(data[3])
+        name, info = decode_text(data[1]), bytes(data[3])
         if name in ("tcp", "udp"):  # struct xt_tcp and xt_udp begin with the source ports, then the destination ports
             low, high = struct.unpack_from("=2H", info, 4)
             port = bytes(byte for byte in self._seen.transport[2:] if byte is not None)
             inverted = info[11 if name == "tcp" else 8] & 2
             inside = low <= int.from_bytes(port) <= high if len(port) == 2 else None
             # The struct may hold further conditions, so the rule never certainly matches.
-            self._judge(None if inside is None or inside is not bool(inverted) else False)
-        elif name == "conntrack" and number_of(data[2]) >= 2 and self._seen.state[0] is not None:
+            self._note_comparison(None if inside is None or inside is not bool(inverted) else False)
+        elif name == "conntrack" and decode_number(data[2]) >= 2 and self._seen.state[0] is not None:
             flags, inverted, states = _CONNTRACK.unpack_from(info)
             new = bool(states & _STATE_NEW) is not bool(inverted & _STATE)
-            self._judge(new if flags == _STATE else False if flags & _STATE and not new else None)
+            self._note_comparison(new if flags == _STATE else False if flags & _STATE and not new else None)
         elif name == "mark" and self._seen.unmarked:
             wanted, mask, inverted = _XT_MARKED.unpack_from(info)
-            self._judge(None if mask & self._seen.mark else (wanted == 0) is not bool(inverted))
+            self._note_comparison(None if mask & self._seen.mark else (wanted == 0) is not bool(inverted))
         elif name != "comment":
-            self._judge(None)
+            self._note_comparison(None)
 
     def target(self, data: _Attributes) -> None:
-        name, info = text_of(data[1]), bytes(data[3])
-        found = of_target(name)
+        name, info = decode_text(data[1]), bytes(data[3])
+        found = find_target_effects(name)
         if name == "CT" and info[0] & 1:  # XT_CT_NOTRACK, the first bit of struct xt_ct_target_info
             found = frozenset({RuleEffect.UNTRACK})
-        elif name == "MARK" and number_of(data[2]) >= 2:
+        elif name == "MARK" and decode_number(data[2]) >= 2:
             written, changed = _XT_MARK.unpack_from(info)
-            found = of_mark(written, changed, self._seen.mark)
-        elif name == "CONNMARK" and (layout := _XT_CONNMARK.get(number_of(data[2]))) is not None:
+            found = find_mark_effects(written, changed, self._seen.mark)
+        elif name == "CONNMARK" and (layout := _XT_CONNMARK.get(decode_number(data[2]))) is not None:
             changed, mode = layout.unpack_from(info)
-            found = of_mark(0, changed, self._seen.mark) if mode == _RESTORE else found
+            found = find_mark_effects(0, changed, self._seen.mark) if mode == _RESTORE else found
         self.effects |= found
         self.ends = bool(found & {RuleEffect.TRANSLATE, RuleEffect.DROP, RuleEffect.QUEUE})
 
 
 def _find_register_byte(register: memoryview) -> int:
     """Return a register's first byte: NFT_REG_1 to 4 have 16 bytes, NFT_REG32_00 to 15 four."""
-    number = number_of(register)
+    number = decode_number(register)
     return 16 * (number - 1) if number < 8 else 4 * (number - 8)
 
 

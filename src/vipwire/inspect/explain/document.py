@@ -9,18 +9,18 @@ from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.text import Text
 
-from vipwire.inspect.command.show import colour_word, endpoint_text, shown_time, table
-from vipwire.inspect.explain.explanation import Agreement, Explanation, agreement, seen_source
-from vipwire.inspect.explain.reasons import reasons
-from vipwire.inspect.status.document import Document, share_text
+from vipwire.inspect.command.show import build_table, colour_word, format_endpoint_document, format_time
+from vipwire.inspect.explain.explanation import Agreement, Explanation, compare_kernel_with_plan, find_seen_source
+from vipwire.inspect.explain.reasons import list_reasons
+from vipwire.inspect.status.document import Document, format_share
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import format_address, format_endpoint
 from vipwire.plan.plan import Target
-from vipwire.plan.resolve import from_pod
+from vipwire.plan.resolve import is_from_pod
 from vipwire.proxy_daemon.serve.service_health import ServiceHealthCheck
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import ObjectState
-from vipwire.terminal.columns import GAP, NARROWEST_PROSE, Column, Prose, unbroken
+from vipwire.terminal.columns import GAP, NARROWEST_PROSE, Column, Prose, insert_word_joiners
 
 _MANY = 20
 _BEHIND_THE_DOT: Final = 4
@@ -29,7 +29,7 @@ _AGREES: Final = {Agreement.SAME: True, Agreement.OTHERWISE: False}
 
 def explain_document(explanation: Explanation) -> Document:
     packet = explanation.packet
-    state, difference = agreement(explanation)
+    state, difference = compare_kernel_with_plan(explanation)
     document: Document = {
         "kind": "Explanation",
         "node": explanation.situation.node_name,
@@ -40,14 +40,16 @@ def explain_document(explanation: Explanation) -> Document:
             "protocol": packet.protocol.label,
             "interface": packet.interface,
             "fromThisNode": packet.from_node,
-            "fromPod": from_pod(explanation.side.node, packet),
+            "fromPod": is_from_pod(explanation.side.node, packet),
             "toThisNode": packet.to_node,
         },
         "outcome": explanation.planned.value,
-        "why": list(reasons(explanation)),
+        "why": list(list_reasons(explanation)),
         "service": str(explanation.frontend.port_name) if explanation.frontend else None,
         "frontend": explanation.frontend.kind.value if explanation.frontend else None,
-        "endpoints": [_endpoint(explanation, target, share) for target, share in explanation.pool.items()],
+        "endpoints": [
+            _build_endpoint_document(explanation, target, share) for target, share in explanation.pool.items()
+        ],
         "drained": [
             {"address": format_address(left.target.address), "port": left.target.port, "why": left.why}
             for left in explanation.drained
@@ -56,12 +58,12 @@ def explain_document(explanation: Explanation) -> Document:
             {
                 "address": format_address(out.target.address),
                 "port": out.target.port,
-                "until": shown_time(out.until),
+                "until": format_time(out.until),
                 "used": out.spared,
             }
             for out in explanation.ejected
         ],
-        "healthChecks": [_health_check(check) for check in explanation.health_checks],
+        "healthChecks": [_build_health_check_document(check) for check in explanation.health_checks],
         "kernel": {
             "agrees": _AGREES.get(state),
             "state": state.value,
@@ -75,8 +77,8 @@ def explain_document(explanation: Explanation) -> Document:
     return document
 
 
-def _endpoint(explanation: Explanation, target: Target, share: Fraction) -> Document:
-    seen = seen_source(explanation, target)
+def _build_endpoint_document(explanation: Explanation, target: Target, share: Fraction) -> Document:
+    seen = find_seen_source(explanation, target)
     return {
         "address": format_address(target.address),
         "port": target.port,
@@ -87,7 +89,7 @@ def _endpoint(explanation: Explanation, target: Target, share: Fraction) -> Docu
     }
 
 
-def _health_check(check: ServiceHealthCheck) -> Document:
+def _build_health_check_document(check: ServiceHealthCheck) -> Document:
     status = check.answer(proxy_healthy=True).status
     return {"service": str(check.service), "status": status, "localEndpoints": check.local_endpoints}
 
@@ -121,10 +123,10 @@ def flow_document(flow: Flow) -> Document:
 
 def explain_view(document: Document, *, wide: bool) -> RenderableType:
     """Lay out an explanation; `wide` shows all endpoints and every rule in full."""
-    return Group(*_parts(document, wide=wide))
+    return Group(*_build_parts(document, wide=wide))
 
 
-def _parts(document: Document, *, wide: bool) -> Iterator[RenderableType]:
+def _build_parts(document: Document, *, wide: bool) -> Iterator[RenderableType]:
     packet = document["packet"]
     who = " (this node)" if packet["fromThisNode"] else " (a Pod)" if packet["fromPod"] else ""
     yield Text.assemble((f"{packet['from']}{who} → {packet['to']}/{packet['protocol']}", "bold"))
@@ -133,31 +135,36 @@ def _parts(document: Document, *, wide: bool) -> Iterator[RenderableType]:
         yield Prose(Text(f"  · {sentence}"), _BEHIND_THE_DOT)
     if document["endpoints"]:
         yield Text()
-        yield _endpoints(document["endpoints"], None if wide else _MANY)
+        yield _show_endpoints(document["endpoints"], None if wide else _MANY)
     yield Text()
-    yield from _kernel(document["kernel"])
+    yield from _show_kernel(document["kernel"])
     if "flows" in document:
         yield Text()
-        yield from _flows(document["flows"])
+        yield from _show_flows(document["flows"])
 
 
-def _endpoints(endpoints: list[Document], most: int | None) -> RenderableType:
+def _show_endpoints(endpoints: list[Document], most: int | None) -> RenderableType:
     rows = [
-        [endpoint_text(each), "here" if each["local"] else "elsewhere", share_text(each["share"]), _sees(each)]
+        [
+            format_endpoint_document(each),
+            "here" if each["local"] else "elsewhere",
+            format_share(each["share"]),
+            _describe_seen_source(each),
+        ]
         for each in endpoints[:most]
     ]
     if most is not None and len(endpoints) > most:
         rows.append([f"… {len(endpoints) - most} more", "", "", ""])
-    return table(["can answer", "where", "share", "and sees"], rows)
+    return build_table(["can answer", "where", "share", "and sees"], rows)
 
 
-def _sees(endpoint: Document) -> str:
+def _describe_seen_source(endpoint: Document) -> str:
     if endpoint["sees"] is None:
         return "an address of this node"
     return f"{endpoint['sees']} (this node)" if endpoint["masqueraded"] else f"{endpoint['sees']} (the client)"
 
 
-def _kernel(kernel: Document) -> Iterator[RenderableType]:
+def _show_kernel(kernel: Document) -> Iterator[RenderableType]:
     if kernel["agrees"]:
         yield Text.assemble("kernel: ", ("does the same", "green"))
     elif kernel["agrees"] is None:
@@ -171,7 +178,7 @@ def _kernel(kernel: Document) -> Iterator[RenderableType]:
         yield Way(kernel["path"])
 
 
-def _flows(flows: list[Document]) -> Iterator[RenderableType]:
+def _show_flows(flows: list[Document]) -> Iterator[RenderableType]:
     if not flows:
         yield Text("connection tracking: no live connection of this client to this destination")
         return
@@ -186,7 +193,7 @@ def _flows(flows: list[Document]) -> Iterator[RenderableType]:
         ]
         for each in flows
     ]
-    yield table(["tracked client", "to", "goes to", "answers go to", "expires in", "answered"], rows)
+    yield build_table(["tracked client", "to", "goes to", "answers go to", "expires in", "answered"], rows)
 
 
 _HOLDS: Final = frozenset({".", ":", "goto", "jump"})
@@ -210,33 +217,36 @@ class Way:
         self._planned = all(step["state"] == ObjectState.PLANNED.value for step in steps)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        if console.is_terminal and self._least_width() > options.max_width:
-            yield from self._list(options.max_width)
+        if console.is_terminal and self._compute_least_width() > options.max_width:
+            yield from self._build_list(options.max_width)
         else:
-            yield self._table()
+            yield self._build_table()
 
-    def _table(self) -> RenderableType:
+    def _build_table(self) -> RenderableType:
         rows = [[step["object"], step["text"], step["effect"], colour_word(step["state"])] for step in self._steps]
         if self._planned:
-            return table(_COLUMNS[:-1], [row[:-1] for row in rows])
-        return table(_COLUMNS, rows)
+            return build_table(_COLUMNS[:-1], [row[:-1] for row in rows])
+        return build_table(_COLUMNS, rows)
 
-    def _least_width(self) -> int:
+    def _compute_least_width(self) -> int:
         widths = [
             max((cell_len(step["object"]) for step in self._steps), default=0),
-            max((cell_len(word) for step in self._steps for word in unbroken(step["text"], _HOLDS)), default=0),
+            max(
+                (cell_len(word) for step in self._steps for word in insert_word_joiners(step["text"], _HOLDS)),
+                default=0,
+            ),
             NARROWEST_PROSE,
             0 if self._planned else max(cell_len(step["state"]) for step in self._steps),
         ]
         return sum(widths) + len(GAP) * sum(map(bool, widths[1:]))
 
-    def _list(self, width: int) -> Iterator[RenderableType]:
+    def _build_list(self, width: int) -> Iterator[RenderableType]:
         for place, steps in groupby(self._steps, key=lambda step: str(step["object"])):
             yield Prose(Text(place, "bold"), _FOLDED_INDENT)
-            yield from _lines(steps, width)
+            yield from _format_steps(steps, width)
 
 
-def _lines(steps: Iterable[Step], width: int) -> Iterator[RenderableType]:
+def _format_steps(steps: Iterable[Step], width: int) -> Iterator[RenderableType]:
     for step in steps:
         rule = Text(" " * _RULE_INDENT + step["text"])
         effect = Text.assemble(("→ ", "dim"), (step["effect"], "dim"))

@@ -13,19 +13,19 @@ from fractions import Fraction
 from functools import cached_property, partial
 
 from vipwire.errors import UnsupportedError
-from vipwire.inspect.command.show import listed
-from vipwire.inspect.earlier.look import EarlierChain, earlier_for
+from vipwire.inspect.command.show import join_words
+from vipwire.inspect.earlier.look import EarlierChain, find_earlier_chains_for
 from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
-from vipwire.inspect.status.document import share_text, shares
+from vipwire.inspect.status.document import compute_shares, format_share
 from vipwire.inspect.status.usage import DrainedTarget, EjectedTarget, list_drained, list_ejected
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Address, Protocol, family_of, format_address, format_endpoint, is_loopback
 from vipwire.model.service import Service, ServicePort
 from vipwire.model.spread import Algorithm
-from vipwire.plan.plan import Forward, Frontend, Target, joint_health_check
-from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, from_pod, resolve
+from vipwire.plan.plan import Forward, Frontend, Target, join_health_checks
+from vipwire.plan.resolve import Answered, Dropped, Outcome, Packet, Rejected, is_from_pod, resolve_packet
 from vipwire.proxy_daemon.serve.service_health import ServiceHealthCheck
 from vipwire.proxy_daemon.sync.node_plan import health_check_prefixes
 from vipwire.reconcile.explainer import Direct, Endpoint, Walk
@@ -87,7 +87,7 @@ class Explanation:
         if not isinstance(self.outcome, Answered):
             return None
         frontend = self.outcome.frontend
-        here = self.packet.from_node or from_pod(self.side.node, self.packet)
+        here = self.packet.from_node or is_from_pod(self.side.node, self.packet)
         chosen = frontend.short_circuit if frontend.short_circuit is not None and here else frontend.action
         return chosen if isinstance(chosen, Forward) else None
 
@@ -112,7 +112,7 @@ class Explanation:
     def health_checks(self) -> tuple[ServiceHealthCheck, ...]:
         """The health checks that vipwire's listeners answer, if neither kernel nor plan takes the packet."""
         end = self.planned if self.walk is None or self.walk.end is End.UNKNOWN else self.walk.end
-        return checks_at(self.situation, self.packet) if end is End.UNTOUCHED else ()
+        return list_health_checks_at(self.situation, self.packet) if end is End.UNTOUCHED else ()
 
     @property
     def pool(self) -> dict[Target, Fraction]:
@@ -122,7 +122,7 @@ class Explanation:
         """
         if self.action is None:
             return {}
-        pool = shares(self.action)
+        pool = compute_shares(self.action)
         if self.by_address and self.walk is not None and self.walk.shares:
             held = self.walk.shares
             chosen = {each: held[each.address, each.port] for each in pool if (each.address, each.port) in held}
@@ -144,7 +144,7 @@ def find_bypassed(explanation: Explanation) -> frozenset[Target]:
     if node is not None and node.pod_cidrs:
         here = any(packet.source in prefix for prefix in node.pod_cidrs)
     else:
-        here = from_pod(explanation.side.node, packet)
+        here = is_from_pod(explanation.side.node, packet)
     if here or packet.from_node or not isinstance(outcome, Answered):
         return frozenset()
     return frozenset(
@@ -152,22 +152,22 @@ def find_bypassed(explanation: Explanation) -> frozenset[Target]:
     )
 
 
-def explain(
+def explain_packet(
     situation: Situation,
     packet: Packet,
     source_towards: SourceTowards,
     obstacle_towards: ObstacleTowards = lambda _: "",
     earlier: EarlierThan = lambda *_: (),
 ) -> Explanation | None:
-    side = situation.side(family_of(packet.destination))
+    side = situation.find_view(family_of(packet.destination))
     if side is None:
         return None
-    outcome = resolve(side.plan, packet)
+    outcome = resolve_packet(side.plan, packet)
     walk = None
     if side.explainer is not None and side.observed is not None and not side.remains:
         walk = side.explainer.walk(side.observed, side.wanted, packet, situation.own_addresses)
     made = Explanation(situation, side, packet, outcome, walk, source_towards, obstacle_towards)
-    direct = _direct(made)
+    direct = _find_direct(made)
     if direct is None:  # after a socket program, chains see a packet to the endpoint
         made = replace(made, earlier=earlier(packet, made.pool.keys()))
     if walk is not None and direct is not None and direct.affinity:
@@ -175,7 +175,7 @@ def explain(
     return made
 
 
-def arriving(packet: Packet) -> Packet:
+def remove_interface(packet: Packet) -> Packet:
     """Add the interface by which a packet arrives, as the routes say."""
     if packet.from_node or packet.interface:
         return packet
@@ -184,61 +184,61 @@ def arriving(packet: Packet) -> Packet:
 
 def explain_here(situation: Situation, packet: Packet) -> Explanation:
     """Explain a packet by this machine's routes and other programs' chains. Raise UnsupportedError without IPv6."""
-    earlier = partial(earlier_for, situation.config, own=situation.own_addresses)
-    found = explain(situation, packet, source_towards, obstacle_towards, earlier)
+    earlier = partial(find_earlier_chains_for, situation.config, own=situation.own_addresses)
+    found = explain_packet(situation, packet, source_towards, obstacle_towards, earlier)
     if found is None:
         raise UnsupportedError("this machine has no IPv6")
     return found
 
 
-def agreement(explanation: Explanation) -> tuple[Agreement, str]:
+def compare_kernel_with_plan(explanation: Explanation) -> tuple[Agreement, str]:
     """Compare plan and kernel: the agreement, and the difference in words.
 
     If another program's chain may decide before vipwire's rules, the agreement is UNDECIDED. Routes count as the
     kernel's: without a route a local process sends no packet that a rule could match.
     """
-    agrees, difference = _agreement_of_rules(explanation)
-    direct = _direct(explanation)
+    agrees, difference = _compare_rules_with_plan(explanation)
+    direct = _find_direct(explanation)
     if direct is not None and direct.difference:
         return Agreement.OTHERWISE, "; ".join(filter(None, (difference, direct.difference)))
     if direct is not None and agrees is Agreement.OTHERWISE:
         return agrees, f"{difference}; the socket programs of ebpf mode are as planned"
-    if agrees is Agreement.SAME and (missing := _missing_route(explanation)):
+    if agrees is Agreement.SAME and (missing := _describe_missing_route(explanation)):
         return Agreement.OTHERWISE, missing
     if agrees is Agreement.SAME and explanation.earlier:
-        return Agreement.UNDECIDED, listed([str(each) for each in explanation.earlier])
+        return Agreement.UNDECIDED, join_words([str(each) for each in explanation.earlier])
     return agrees, difference
 
 
-def _direct(explanation: Explanation) -> Direct | None:
+def _find_direct(explanation: Explanation) -> Direct | None:
     """Return the effect of socket programs on this client; None if no program sees its sockets."""
     direct = explanation.walk.direct if explanation.walk is not None else None
     packet = explanation.packet
     if direct is None:
         return None
-    concerned = direct.node if packet.from_node else direct.pods and from_pod(explanation.side.node, packet)
+    concerned = direct.node if packet.from_node else direct.pods and is_from_pod(explanation.side.node, packet)
     return direct if concerned else None
 
 
-def _missing_route(explanation: Explanation) -> str:
+def _describe_missing_route(explanation: Explanation) -> str:
     """Return the first address on the way without a route from this node; "" if all have one."""
     packet, obstacle = explanation.packet, explanation.obstacle_towards
     if explanation.planned is End.UNTOUCHED:
         return ""
-    if packet.from_node and _direct(explanation) is None and (why := obstacle(packet.destination)):
+    if packet.from_node and _find_direct(explanation) is None and (why := obstacle(packet.destination)):
         return f"this node has no route to {format_address(packet.destination)} ({why}): the packet meets no rule"
     if explanation.planned is not End.ANSWERED:
         return ""
     lost = [target for target, share in explanation.pool.items() if share and obstacle(target.address)]
     if lost:
-        return f"this node has no route to {listed([format_endpoint(each.address, each.port) for each in lost])}"
+        return f"this node has no route to {join_words([format_endpoint(each.address, each.port) for each in lost])}"
     through = explanation.pool.keys() - find_bypassed(explanation)
     if through and not packet.from_node and (why := obstacle(packet.source)):
         return f"this node has no route back to the client {format_address(packet.source)} ({why})"
     return ""
 
 
-def _agreement_of_rules(explanation: Explanation) -> tuple[Agreement, str]:
+def _compare_rules_with_plan(explanation: Explanation) -> tuple[Agreement, str]:
     walk, planned = explanation.walk, explanation.planned
     if walk is None:
         reason = (
@@ -261,8 +261,8 @@ def _describe_difference(explanation: Explanation, outcome: Answered, walk: Walk
     """Describe how the kernel's answer differs from the plan's; "" if they agree."""
     planned = {(target.address, target.port): share for target, share in explanation.pool.items()}
     held = walk.shares or {}
-    if not _same_shares(planned, held):
-        return "; ".join(_share_differences(planned, held))
+    if not _are_same_shares(planned, held):
+        return "; ".join(_describe_share_differences(planned, held))
     reached = outcome.masqueraded & {target.address for target in explanation.pool}
     if walk.masqueraded != reached and not walk.relayed and not _is_delivered_here(explanation):
         return "the kernel does not masquerade for the endpoints of the plan"
@@ -274,25 +274,25 @@ def _is_delivered_here(explanation: Explanation) -> bool:
     return any(target.address in explanation.situation.own_addresses for target in explanation.pool)
 
 
-def _same_shares(planned: Mapping[Endpoint, Fraction], held: _Shares) -> bool:
+def _are_same_shares(planned: Mapping[Endpoint, Fraction], held: _Shares) -> bool:
     """Compare shares. Maglev tables and large weights have whole slots, so shares are met approximately."""
     wanted = {target for target, share in planned.items() if share}
     return wanted == held.keys() and all(abs(held[target] - planned[target]) <= _NEARLY for target in wanted)
 
 
-def _share_differences(planned: Mapping[Endpoint, Fraction], held: _Shares) -> Iterable[str]:
+def _describe_share_differences(planned: Mapping[Endpoint, Fraction], held: _Shares) -> Iterable[str]:
     if None in held:
-        yield f"{share_text(held[None])} of new connections go to no endpoint"
+        yield f"{format_share(held[None])} of new connections go to no endpoint"
     if left_out := [format_endpoint(*target) for target, share in planned.items() if share and target not in held]:
-        yield f"no connection goes to {listed(left_out)}"
+        yield f"no connection goes to {join_words(left_out)}"
     extra = [target for target in held if target is not None and target not in planned]
     if extra:
-        yield f"some go to {listed([format_endpoint(*target) for target in extra])}, which are not in the plan"
+        yield f"some go to {join_words([format_endpoint(*target) for target in extra])}, which are not in the plan"
     if not (left_out or extra or None in held):
         yield "the endpoints' shares differ from the plan"
 
 
-def seen_source(explanation: Explanation, target: Target) -> Address | None:
+def find_seen_source(explanation: Explanation, target: Target) -> Address | None:
     """Return the source address that the endpoint sees; None if the node's address is unknown."""
     packet, outcome = explanation.packet, explanation.outcome
     assert isinstance(outcome, Answered)  # noqa: S101 - an endpoint sees only answered packets
@@ -308,14 +308,14 @@ def seen_source(explanation: Explanation, target: Target) -> Address | None:
 Check = tuple[int, ServiceHealthCheck]
 
 
-def health_checks(situation: Situation) -> Iterator[Check]:
+def list_health_checks(situation: Situation) -> Iterator[Check]:
     for name in sorted({name for side in situation.sides for name in side.plans}):
-        check = joint_health_check(side.plans.get(name) for side in situation.sides)
+        check = join_health_checks(side.plans.get(name) for side in situation.sides)
         if check is not None:
             yield check.port, ServiceHealthCheck(name, check.local_endpoints)
 
 
-def answers_checks(situation: Situation, packet: Packet) -> bool:
+def is_health_check(situation: Situation, packet: Packet) -> bool:
     """Report whether vipwire answers health checks at a packet's destination, unless rules take the packet."""
     here = packet.to_node or packet.destination in situation.vips
     if not here or (is_loopback(packet.destination) and not packet.from_node):
@@ -324,11 +324,11 @@ def answers_checks(situation: Situation, packet: Packet) -> bool:
     return not chosen or any(packet.destination in prefix for prefix in chosen)
 
 
-def checks_at(situation: Situation, packet: Packet) -> tuple[ServiceHealthCheck, ...]:
+def list_health_checks_at(situation: Situation, packet: Packet) -> tuple[ServiceHealthCheck, ...]:
     """Return the Services for which vipwire answers a packet that no frontend takes.
 
     If several Services ask for one port, which only manifests can, vipwire answers for the last.
     """
-    if packet.protocol is not Protocol.TCP or not answers_checks(situation, packet):
+    if packet.protocol is not Protocol.TCP or not is_health_check(situation, packet):
         return ()
-    return tuple(check for port, check in health_checks(situation) if port == packet.port)
+    return tuple(check for port, check in list_health_checks(situation) if port == packet.port)

@@ -20,7 +20,7 @@ def read_packet(situation: Situation, source: str, destination: str, interface: 
 
     Raise ConfigError with the accepted forms and similar names.
     """
-    address, port, protocol = read_destination(situation, destination, _family(source))
+    address, port, protocol = read_destination(situation, destination, _family_of_source(source))
     family = family_of(address)
     own = situation.own_addresses
     sender = read_address(source, "--from") if source else _find_node_address(situation, family)
@@ -35,7 +35,7 @@ def read_packet(situation: Situation, source: str, destination: str, interface: 
     return Packet(sender, address, protocol, port, interface, from_node, address in own or is_loopback(address))
 
 
-def _family(source: str) -> Family | None:
+def _family_of_source(source: str) -> Family | None:
     return None if not source else family_of(read_address(source, "--from"))
 
 
@@ -62,7 +62,7 @@ def check_destination(text: str) -> None:
 def read_destination(situation: Situation, text: str, family: Family | None = None) -> tuple[Address, int, Protocol]:
     """Read ADDRESS:PORT[/PROTOCOL], or SERVICE[:PORT] for a Service's first ClusterIP of a family."""
     found = _parse_target(text)
-    return _service_address(situation, found, family) if isinstance(found, _Named) else found
+    return _find_service_address(situation, found, family) if isinstance(found, _Named) else found
 
 
 def _parse_target(text: str) -> tuple[Address, int, Protocol] | _Named:
@@ -90,7 +90,9 @@ def _parse_target(text: str) -> tuple[Address, int, Protocol] | _Named:
     return address, number, protocol or Protocol.TCP
 
 
-def _service_address(situation: Situation, named: _Named, family: Family | None) -> tuple[Address, int, Protocol]:
+def _find_service_address(
+    situation: Situation, named: _Named, family: Family | None
+) -> tuple[Address, int, Protocol]:
     name, _, wanted = named.name.partition(":")
     service = _require_one(find_services(situation.store.services, name), name)
     port = _find_port(service, wanted, named.protocol)
@@ -120,7 +122,7 @@ def _find_port(service: Service, wanted: str, protocol: Protocol | None) -> Serv
 
 
 def _find_node_address(situation: Situation, family: Family) -> Address:
-    side = situation.side(family)
+    side = situation.find_view(family)
     if side is not None and side.node.address is not None:
         return side.node.address
     raise ConfigError(f"this node has no {family.value} address: give the client's address with --from")

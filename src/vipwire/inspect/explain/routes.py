@@ -106,11 +106,11 @@ def _choose_ipv6_source(link: int, destination: Address, addresses: Sequence[Int
     usable = [each for each in addresses if not each.flags & (FLAG_DUPLICATE | _TENTATIVE)]
     if destination in _LINK_LOCAL:
         usable = [each for each in usable if each.link == link]
-    best = max(usable, key=lambda each: _rank(each, link, destination), default=None)
+    best = max(usable, key=lambda each: _rank_source_address(each, link, destination), default=None)
     return None if best is None else best.address
 
 
-def _rank(candidate: InterfaceAddress, link: int, destination: Address) -> tuple[int, ...]:
+def _rank_source_address(candidate: InterfaceAddress, link: int, destination: Address) -> tuple[int, ...]:
     """Rank a candidate by rules 1, 2, 3, 5, 6 and 8 of RFC 6724; of equals the kernel takes the first."""
     address = candidate.address
     wanted = SCOPE_LINK if destination in _LINK_LOCAL else SCOPE_GLOBAL
@@ -120,12 +120,12 @@ def _rank(candidate: InterfaceAddress, link: int, destination: Address) -> tuple
         -candidate.scope,
         not candidate.flags & _DEPRECATED,
         candidate.link == link,
-        _label(address) == _label(destination),
+        _label_address(address) == _label_address(destination),
         min(_count_common_bits(address, destination), candidate.prefix_length),
     )
 
 
-def _label(address: Address) -> int:
+def _label_address(address: Address) -> int:
     return next(label for prefix, label in _LABELS if address in prefix)
 
 

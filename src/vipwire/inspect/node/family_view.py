@@ -13,7 +13,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.resolve import Plan
 from vipwire.reconcile.backend import Rendered
-from vipwire.reconcile.delta import Delta, diff
+from vipwire.reconcile.delta import Delta, compute_delta
 from vipwire.reconcile.explainer import Explainer
 
 EjectedUntil = dict[ObjectName, dict[EndpointKey, float]]
@@ -59,7 +59,7 @@ class FamilyView:
     @cached_property
     def delta(self) -> Delta[Any, Any] | None:
         """The changes that a sync would make; None if the kernel could not be read."""
-        return None if self.observed is None else diff(self.observed, self.wanted)
+        return None if self.observed is None else compute_delta(self.observed, self.wanted)
 
     def drift(self, name: ObjectName) -> Delta[Any, Any] | None:
         """Return what a sync would change for one Service; None if unknown. Removed objects belong to no Service."""

@@ -22,13 +22,13 @@ from vipwire.plan.plan import FrontendKey, RangeFrontend
 from vipwire.plan.resolve import Packet
 
 
-def flows_of(packet: Packet) -> tuple[Flow, ...]:
+def read_flows_of(packet: Packet) -> tuple[Flow, ...]:
     """Find tracked connections from a packet's client to its destination. Raise UnsupportedError without rights."""
     found: list[Flow] = []
     with FlowTable() as tracked, suppress(DumpInterruptedError):
         found.extend(
             flow
-            for flow in tracked.flows(family_of(packet.destination), packet.protocol, packet.port)
+            for flow in tracked.list_flows(family_of(packet.destination), packet.protocol, packet.port)
             if (flow.source, flow.destination) == (packet.source, packet.destination)
         )
     return tuple(found)
@@ -102,7 +102,7 @@ class FlowEvents:
     def __exit__(self, *exc: object) -> None:
         self._socket.close()
 
-    def until(self, deadline: float | None) -> Iterator[FlowNotification]:
+    def yield_until(self, deadline: float | None) -> Iterator[FlowNotification]:
         """Yield notifications until the deadline (time.monotonic); forever without one."""
         while deadline is None or time.monotonic() < deadline:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -121,9 +121,9 @@ class FlowEvents:
             yield FlowNotification(now, None, lost=True)
 
 
-def list_tracked() -> Iterator[Flow]:
+def list_tracked_flows() -> Iterator[Flow]:
     """Yield every tracked connection of both families. A few may be missing if the table changes meanwhile."""
     with FlowTable() as table:
         for family in Family:
             with suppress(DumpInterruptedError):
-                yield from table.flows(family)
+                yield from table.list_flows(family)

@@ -12,7 +12,7 @@ from vipwire.errors import VipwireError
 from vipwire.inspect.node.flows import Frontends
 from vipwire.inspect.node.silence import OBJECTS, Silences
 from vipwire.inspect.node.situation import Situation, plan_situation
-from vipwire.inspect.node.source import follow, make_source, warn_of_files
+from vipwire.inspect.node.source import follow_source, make_source, warn_of_files
 from vipwire.watched_objects.store import Store
 
 _STEP_SECONDS: Final = 1.0
@@ -33,7 +33,7 @@ class Followed:
         self._due = 0.0
 
     def __enter__(self) -> Self:
-        threading.Thread(target=self._run, name="objects", daemon=True).start()
+        threading.Thread(target=self._follow_until_stopped, name="objects", daemon=True).start()
         self._first.wait()
         if self._error is not None:
             raise self._error
@@ -47,19 +47,19 @@ class Followed:
         if self._error is None:
             self._silences.record_source_error(self._source, now)
         else:
-            self._silences.hear(OBJECTS, str(self._error), now)
+            self._silences.record_error(OBJECTS, str(self._error), now)
         self._silences.record_proxy_silence(self._config, now)
         return self._silences.documents()
 
-    def _run(self) -> None:
+    def _follow_until_stopped(self) -> None:
         try:
-            follow(self._source, self._step, _STEP_SECONDS)
+            follow_source(self._source, self._follow_once, _STEP_SECONDS)
         except (VipwireError, OSError) as error:
             self._error = error
         finally:
             self._first.set()
 
-    def _step(self, store: Store) -> None:
+    def _follow_once(self, store: Store) -> None:
         began = time.monotonic()
         changed = store.dirty or store.node_changed
         if self._first.is_set() and (not changed or began < self._due):

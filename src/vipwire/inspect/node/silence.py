@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from vipwire.config.configuration import Config
 from vipwire.file_io.files import SIGN_SECONDS
-from vipwire.inspect.command.show import shown_time
+from vipwire.inspect.command.show import format_time
 from vipwire.inspect.node.situation import Situation
-from vipwire.inspect.node.source import error_of
+from vipwire.inspect.node.source import describe_source_error
 from vipwire.proxy_daemon.loop import Source
 from vipwire.proxy_daemon.start.record import ProxyState, read_record
 
@@ -27,7 +27,7 @@ class Silences:
     def __init__(self) -> None:
         self._known: dict[str, tuple[float, str]] = {}
 
-    def hear(self, part: str, error: str, since: float) -> None:
+    def record_error(self, part: str, error: str, since: float) -> None:
         """Note an error of a part, or by "" that the part answers. The first error of a row counts as its start."""
         if error:
             self._known[part] = self._known.get(part, (since, ""))[0], error
@@ -35,24 +35,24 @@ class Silences:
             self._known.pop(part, None)
 
     def record_source_error(self, source: Source, now: float) -> None:
-        self.hear(OBJECTS, error_of(source), now)
+        self.record_error(OBJECTS, describe_source_error(source), now)
 
     def record_kernel_errors(self, situation: Situation, now: float) -> None:
         for side in situation.sides:
-            self.hear(f"{KERNEL} {side.family.value}", side.obstacle, now)
+            self.record_error(f"{KERNEL} {side.family.value}", side.obstacle, now)
 
     def record_proxy_silence(self, config: Config, now: float) -> None:
-        since, error = proxy_silence(config, now)
-        self.hear(PROXY, error, since)
+        since, error = find_proxy_silence(config, now)
+        self.record_error(PROXY, error, since)
 
     def documents(self) -> list[dict[str, Any]]:
         return [
-            {"part": part, "since": shown_time(since), "error": error}
+            {"part": part, "since": format_time(since), "error": error}
             for part, (since, error) in sorted(self._known.items())
         ]
 
 
-def proxy_silence(config: Config, now: float) -> tuple[float, str]:
+def find_proxy_silence(config: Config, now: float) -> tuple[float, str]:
     """Return since when no proxy updates the kernel here, and why; "" if one does, or if none ever ran."""
     state, record = read_record(config.state_dir)
     if record is None:
@@ -66,7 +66,7 @@ def proxy_silence(config: Config, now: float) -> tuple[float, str]:
     return now, ""
 
 
-def unread_objects(error: str) -> list[dict[str, Any]]:
+def list_unread_objects(error: str) -> list[dict[str, Any]]:
     """Describe a source that has not answered yet: no object is known."""
     return [{"part": OBJECTS, "since": None, "error": error}]
 
@@ -78,7 +78,7 @@ EFFECTS: Final = {
 }
 
 
-def silent_lines(documents: list[dict[str, Any]]) -> list[str]:
+def format_silences(documents: list[dict[str, Any]]) -> list[str]:
     return [
         f"{each['part']}: unknown"
         if each["since"] is None
@@ -88,7 +88,7 @@ def silent_lines(documents: list[dict[str, Any]]) -> list[str]:
     ]
 
 
-def now_silent(config: Config) -> list[dict[str, Any]]:
+def find_silences(config: Config) -> list[dict[str, Any]]:
     """Describe a silent proxy, for a command that looks once."""
     silences = Silences()
     silences.record_proxy_silence(config, time.time())

@@ -25,10 +25,10 @@ from vipwire.modes.registry import selected_mode
 from vipwire.modes.spec import Mode
 from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.planner import Planner
-from vipwire.proxy_daemon.drains import drains_path, in_force, read_orders, seconds_since_boot
-from vipwire.proxy_daemon.start.modes import build_modes, families
+from vipwire.proxy_daemon.drains import drains_path, read_orders, seconds_since_boot, select_in_force
+from vipwire.proxy_daemon.start.modes import build_modes, find_usable_families
 from vipwire.proxy_daemon.start.record import read_record, recorded_node
-from vipwire.proxy_daemon.sync.node_plan import Known, effective_node, planned_node
+from vipwire.proxy_daemon.sync.node_plan import Known, merge_configured_facts, plan_node
 from vipwire.reconcile.counts import AdoptsSettings
 from vipwire.reconcile.explainer import Explainer
 from vipwire.watched_objects.store import Store
@@ -48,7 +48,7 @@ class Situation:
     sides: tuple[FamilyView, ...]
     vips: frozenset[Address] = frozenset()
 
-    def side(self, family: Family) -> FamilyView | None:
+    def find_view(self, family: Family) -> FamilyView | None:
         """Return a family's view; None if this machine does not have the family."""
         return next((side for side in self.sides if side.family is family), None)
 
@@ -56,7 +56,9 @@ class Situation:
     def node(self) -> Node | None:
         """This node's Node object, completed by its last known facts as the proxy does."""
         name = self.node_name
-        return effective_node(self.config, self.store.nodes.get(name), recorded_node(self.config.state_dir, name))
+        return merge_configured_facts(
+            self.config, self.store.nodes.get(name), recorded_node(self.config.state_dir, name)
+        )
 
     @cached_property
     def own_addresses(self) -> frozenset[Address]:
@@ -73,9 +75,9 @@ class Kernel:
         self.explainers: dict[Family, Explainer[Any, Any, Any] | None] = {}
         self.obstacles: dict[Family, str] = {}
         try:
-            self.modes = build_modes(config, families())
+            self.modes = build_modes(config, find_usable_families())
         except (VipwireError, OSError) as error:
-            self.obstacles = dict.fromkeys(families(), str(error))
+            self.obstacles = dict.fromkeys(find_usable_families(), str(error))
         for mode in self.modes.values():
             with suppress(VipwireError, OSError):  # `observe` reports a kernel that cannot be read
                 if isinstance(mode, AdoptsSettings):
@@ -100,7 +102,7 @@ def open_kernel(config: Config) -> Iterator[Kernel]:
 def observe_situation(config: Config, store: Store, kernel: Kernel) -> Situation:
     situation = plan_situation(config, store)
     seen = (
-        observed(
+        with_observed_rules(
             side,
             kernel.modes.get(side.family),
             kernel.explainers.get(side.family),
@@ -113,26 +115,28 @@ def observe_situation(config: Config, store: Store, kernel: Kernel) -> Situation
 
 def plan_situation(config: Config, store: Store, drained: frozenset[Drain] | None = None) -> Situation:
     """Read only the plan; with the drains in `drained` instead of this node's, unless None."""
-    addresses, vips = machine_addresses()
-    drained = now_drained(config) if drained is None else drained
-    ejected = now_ejected(config)
-    sides = tuple(plan_family(config, store, family, addresses, drained, ejected) for family in families())
+    addresses, vips = read_machine_addresses()
+    drained = read_drained(config) if drained is None else drained
+    ejected = read_ejected(config)
+    sides = tuple(
+        plan_family(config, store, family, addresses, drained, ejected) for family in find_usable_families()
+    )
     return Situation(config, node_name(config), store, addresses, sides, vips)
 
 
-def machine_addresses() -> tuple[tuple[LocalAddress, ...], frozenset[Address]]:
+def read_machine_addresses() -> tuple[tuple[LocalAddress, ...], frozenset[Address]]:
     """Read this machine's own addresses, and those that a mode assigned."""
     found = read_addresses()
     given = frozenset(item.address for item in found if item.interface in VIP_DEVICES)
     return tuple(item for item in found if item.interface not in VIP_DEVICES), given
 
 
-def now_drained(config: Config) -> frozenset[Drain]:
+def read_drained(config: Config) -> frozenset[Drain]:
     """Read this node's drains. Raise ConfigError if the file cannot be read."""
-    return in_force(read_orders(drains_path(config.state_dir, node_name(config))), seconds_since_boot())
+    return select_in_force(read_orders(drains_path(config.state_dir, node_name(config))), seconds_since_boot())
 
 
-def now_ejected(config: Config) -> EjectedUntil:
+def read_ejected(config: Config) -> EjectedUntil:
     """Read the ejected endpoints from the record of this network namespace's proxy; they outlast the proxy."""
     _, record = read_record(config.state_dir)
     found: EjectedUntil = {}
@@ -142,7 +146,7 @@ def now_ejected(config: Config) -> EjectedUntil:
     return found
 
 
-def now_connected(config: Config) -> frozenset[tuple[Address, int]]:
+def read_connected(config: Config) -> frozenset[tuple[Address, int]]:
     """Read the API server's endpoints to which this network namespace's proxy connects, from its record."""
     _, record = read_record(config.state_dir)
     return frozenset((parse_address(text), port) for text, port in record.api_servers) if record else frozenset()
@@ -159,8 +163,8 @@ def plan_family(
     """Plan one family as the proxy does, with these drained and ejected endpoints."""
     name = node_name(config)
     machine = global_addresses(addresses)
-    known = Known(recorded_node(config.state_dir, name), now_connected(config))
-    node = planned_node(config, family, name, store, machine, drained, known)
+    known = Known(recorded_node(config.state_dir, name), read_connected(config))
+    node = plan_node(config, family, name, store, machine, drained, known)
     planner = Planner(node)
     ejected = ejected or {}
     planner.ejected_elsewhere = {service: frozenset(each) for service, each in ejected.items()}
@@ -168,7 +172,7 @@ def plan_family(
     return FamilyView(family, node, planner.plans, ejected=ejected)
 
 
-def observed(
+def with_observed_rules(
     side: FamilyView, mode: Mode | None, explainer: Explainer[Any, Any, Any] | None, obstacle: str = ""
 ) -> FamilyView:
     """Add the objects that a mode renders and those in the kernel; `obstacle` says why `mode` is None."""

@@ -34,7 +34,7 @@ def adopt_weights(side: FamilyView, store: Store, own: frozenset[Address]) -> Fa
     for name in names:
         if not side.drift(name):
             continue
-        for plan in _candidates(side, side.plans[name], own):
+        for plan in _list_candidate_plans(side, side.plans[name], own):
             made = side.mode.render(plan)
             if _is_programmed(side, made):
                 plans[name], rendered[name] = plan, made
@@ -48,9 +48,9 @@ def _is_programmed(side: FamilyView, rendered: Rendered[object, object]) -> bool
     return all(observed.get(key) == value for objects in both for key, value in objects)
 
 
-def _candidates(side: FamilyView, plan: ServicePlan, own: frozenset[Address]) -> Iterator[ServicePlan]:
+def _list_candidate_plans(side: FamilyView, plan: ServicePlan, own: frozenset[Address]) -> Iterator[ServicePlan]:
     """Build the plans with the kernel's shares. Weights are known except for a common factor."""
-    dealt = [[_weights(side, each, own, local=local) for local in (False, True)] for each in plan.frontends]
+    dealt = [[_compute_weights(side, each, own, local=local) for local in (False, True)] for each in plan.frontends]
     for factor in range(1, STEPS + 1):
         pairs = zip(plan.frontends, dealt, strict=True)
         yield replace(
@@ -62,24 +62,24 @@ def _reweigh_frontend(frontend: Frontend, far: Weights, near: Weights, factor: i
     action, short = frontend.action, frontend.short_circuit
     return replace(
         frontend,
-        action=_reweigh(action, far, factor) if isinstance(action, Forward) else action,
-        short_circuit=_reweigh(short, near, factor) if short is not None else None,
+        action=_reweigh_forward(action, far, factor) if isinstance(action, Forward) else action,
+        short_circuit=_reweigh_forward(short, near, factor) if short is not None else None,
     )
 
 
-def _reweigh(forward: Forward, weights: Weights, factor: int) -> Forward:
+def _reweigh_forward(forward: Forward, weights: Weights, factor: int) -> Forward:
     found = tuple(weights.get((target.address, target.port), 0) * factor for target in forward.pool)
     if not all(found):
         return forward
     return replace(forward, spread=Spread(forward.spread.algorithm, found if len(set(found)) > 1 else ()))
 
 
-def _weights(side: FamilyView, frontend: Frontend, own: frozenset[Address], *, local: bool) -> Weights:
+def _compute_weights(side: FamilyView, frontend: Frontend, own: frozenset[Address], *, local: bool) -> Weights:
     """Compute the kernel's weights for clients elsewhere, or on this node (`local`); empty without endpoints."""
     forward = frontend.short_circuit if local else frontend.action
     if not isinstance(forward, Forward) or side.explainer is None or side.observed is None:
         return {}
-    packet = _packet(side, frontend, local=local)
+    packet = _build_packet(side, frontend, local=local)
     if packet is None:
         return {}
     shares = side.explainer.walk(side.observed, side.wanted, packet, own).shares or {}
@@ -99,7 +99,7 @@ def _find_steps(forward: Forward, dealt: Mapping[tuple[Address, int], Fraction])
     return {target: known[target] * round(ratio / most * STEPS) for target, ratio in ratios.items()}
 
 
-def _packet(side: FamilyView, frontend: Frontend, *, local: bool) -> Packet | None:
+def _build_packet(side: FamilyView, frontend: Frontend, *, local: bool) -> Packet | None:
     """Build a packet to a frontend from this node (`local`), or from elsewhere; None if there is none."""
     key, here = frontend.key, side.node.address
     destination = key.address or here

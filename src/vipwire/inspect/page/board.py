@@ -40,16 +40,16 @@ class Board:
                 self._rows[name] = version, row
         while len(self._gone) > _REMEMBERED:
             self._forgotten = self._gone.popleft()[0]
-        self._publish(version)
+        self._wake_followers(version)
 
-    def put(self, word: str, document: Any) -> None:
+    def put_document(self, word: str, document: Any) -> None:
         """Replace a document. Followers get the document only if it differs from the last one."""
         if word not in self._documents or self._documents[word][1] != document:
             version = self._version + 1
             self._documents[word] = version, document
-            self._publish(version)
+            self._wake_followers(version)
 
-    def _publish(self, version: int) -> None:
+    def _wake_followers(self, version: int) -> None:
         self._version = version
         self._news.set()
         self._news = asyncio.Event()

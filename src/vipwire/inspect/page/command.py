@@ -15,15 +15,15 @@ import click
 from vipwire.config.configuration import VIEW_PORT, Config
 from vipwire.errors import ConfigError, UnsupportedError
 from vipwire.file_io.files import create_file, make_folders
-from vipwire.http_server.pages import serve
+from vipwire.http_server.pages import serve_pages
 from vipwire.inspect.command.options import LookCommand
 from vipwire.inspect.page.board import Board
 from vipwire.inspect.page.gate import AccessControl, is_loopback
 from vipwire.inspect.page.look import Look
 from vipwire.inspect.page.site import PageSite
 from vipwire.process_lifecycle import event_loop
-from vipwire.proxy_daemon.serve.server import listen, split_address
-from vipwire.terminal.output import note, say
+from vipwire.proxy_daemon.serve.server import open_listening_socket, split_address
+from vipwire.terminal.output import print_line, print_note
 
 _SHORTEST_TOKEN: Final = 16
 
@@ -59,28 +59,28 @@ def view(
 
     def ready(url: str) -> None:
         if not beside_proxy:
-            say(f"Serving at {url}" + (f"?token={token}" if token else ""))
-            note("Press Ctrl-C to stop.")
+            print_line(f"Serving at {url}" + (f"?token={token}" if token else ""))
+            print_note("Press Ctrl-C to stop.")
 
     gate = AccessControl(frozenset(name.lower() for name in hosts), token)
-    event_loop.run(_serve(config, gate, address, ready, bound=beside_proxy or until_input_ends))
+    event_loop.run_in_loop(_serve_page(config, gate, address, ready, bound=beside_proxy or until_input_ends))
 
 
-async def _serve(
+async def _serve_page(
     config: Config, gate: AccessControl, address: str, ready: Callable[[str], None], *, bound: bool
 ) -> None:
     """Serve the page until a signal or, if `bound`, until standard input ends."""
     loop, board, ending = asyncio.get_running_loop(), Board(), asyncio.Event()
 
     def publish(word: str, document: Any) -> None:
-        loop.call_soon_threadsafe(_put, board, word, document)
+        loop.call_soon_threadsafe(_put_document, board, word, document)
 
     look = Look(config, publish)
     try:
-        listener = listen(*split_address(address))
+        listener = open_listening_socket(*split_address(address))
     except OSError as error:
         raise UnsupportedError(f"cannot listen on {address}: {error.strerror or error}") from error
-    served = serve(listener, PageSite(gate, board, look))
+    served = serve_pages(listener, PageSite(gate, board, look))
     look.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ending.set)
@@ -92,11 +92,11 @@ async def _serve(
     await served.close()
 
 
-def _put(board: Board, word: str, document: Any) -> None:
+def _put_document(board: Board, word: str, document: Any) -> None:
     if word == "rows":
         board.put_rows(document)
     else:
-        board.put(word, document)
+        board.put_document(word, document)
 
 
 def _end_with_input(ending: asyncio.Event) -> None:
@@ -109,7 +109,7 @@ def read_token(path: Path) -> str:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
-        return _make_token(path)
+        return _create_token(path)
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
@@ -126,7 +126,7 @@ def read_token(path: Path) -> str:
     return token
 
 
-def _make_token(path: Path) -> str:
+def _create_token(path: Path) -> str:
     token = secrets.token_hex(24)
     try:
         make_folders(path.parent)

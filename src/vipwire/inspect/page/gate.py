@@ -13,7 +13,7 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Final
 
 from vipwire.http_server.exchange import Reply
-from vipwire.http_server.pages import Request, refusal
+from vipwire.http_server.pages import Request, build_error_reply
 
 COOKIE: Final = "vipwire-view"
 _SAME: Final = frozenset({"same-origin", "none"})
@@ -30,9 +30,9 @@ class AccessControl:
     hosts: frozenset[str] = frozenset()
     token: str = ""
 
-    def refusal(self, request: Request) -> Reply | None:
+    def refuse_request(self, request: Request) -> Reply | None:
         if request.method not in ("GET", "HEAD"):
-            return refusal(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET,HEAD"})
+            return build_error_reply(HTTPStatus.METHOD_NOT_ALLOWED, {"Allow": "GET,HEAD"})
         host = host_of(request)
         if not self._is_own_name(host):
             return Reply(
@@ -42,12 +42,12 @@ class AccessControl:
         if request.path != "/" and request.headers.get("sec-fetch-site", "none") not in _SAME:
             return Reply("403: the request comes from a page of another site.\n", HTTPStatus.FORBIDDEN)
         if self.token and not self._has_token(request):
-            return refusal(HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": 'Bearer realm="vipwire view"'})
+            return build_error_reply(HTTPStatus.UNAUTHORIZED, {"WWW-Authenticate": 'Bearer realm="vipwire view"'})
         return None
 
     def has_token_in_query(self, request: Request) -> bool:
         """Report whether the request has the right token in its query, to be kept as a cookie."""
-        return bool(self.token) and request.path == "/" and self._is(request.query.get("token", ""))
+        return bool(self.token) and request.path == "/" and self._is_token(request.query.get("token", ""))
 
     def _is_own_name(self, host: str) -> bool:
         try:
@@ -58,15 +58,15 @@ class AccessControl:
 
     def _has_token(self, request: Request) -> bool:
         kind, _, bearer = request.headers.get("authorization", "").partition(" ")
-        if kind.lower() == "bearer" and self._is(bearer.strip()):
+        if kind.lower() == "bearer" and self._is_token(bearer.strip()):
             return True
         try:
             found = SimpleCookie(request.headers.get("cookie", "")).get(COOKIE)
         except CookieError:
             return False
-        return found is not None and self._is(found.value)
+        return found is not None and self._is_token(found.value)
 
-    def _is(self, text: str) -> bool:
+    def _is_token(self, text: str) -> bool:
         """Compare in constant time."""
         return hmac.compare_digest(text.encode("utf-8", "replace"), self.token.encode())
 

@@ -15,11 +15,11 @@ from typing import Any, Final, TypeVar
 
 from vipwire.config.configuration import Config
 from vipwire.errors import UnsupportedError, VipwireError
-from vipwire.inspect.command.show import endpoint_text, service_text
-from vipwire.inspect.node.flows import FlowEvents, Frontends, list_tracked
+from vipwire.inspect.command.show import format_endpoint_document, format_service
+from vipwire.inspect.node.flows import FlowEvents, Frontends, list_tracked_flows
 from vipwire.inspect.node.silence import OBJECTS, Silences
 from vipwire.inspect.node.situation import Kernel, Situation, observe_situation, open_kernel
-from vipwire.inspect.node.source import follow, make_source
+from vipwire.inspect.node.source import follow_source, make_source
 from vipwire.inspect.page.changes import change_document, read_changes
 from vipwire.inspect.status.counts import read_counts
 from vipwire.inspect.status.document import (
@@ -64,7 +64,7 @@ class Pace:
         self.late_after = _LATE * CALM_SECONDS
         """Seconds without a reading from which on readings are late."""
 
-    def due(self, now: float, *, changed: bool) -> bool:
+    def is_reading_due(self, now: float, *, changed: bool) -> bool:
         return now >= (self._soon if changed else self._calm)
 
     def record_reading(self, began: float, ended: float) -> None:
@@ -93,9 +93,9 @@ class Look:
 
     def start(self) -> None:
         self._rates.start()
-        threading.Thread(target=self._run, name="look", daemon=True).start()
+        threading.Thread(target=self._follow_source, name="look", daemon=True).start()
 
-    async def ask(self, question: Callable[[Situation], T]) -> T:
+    async def answer_question(self, question: Callable[[Situation], T]) -> T:
         """Answer a question from the last Situation. Raise FirstReadingPendingError, or the question's errors."""
         loop, known = self._loop, self._situation
         if loop is None or known is None:
@@ -107,15 +107,15 @@ class Look:
         asked: concurrent.futures.Future[T] = asyncio.run_coroutine_threadsafe(answer(), loop)
         return await asyncio.wrap_future(asked)
 
-    def _run(self) -> None:
+    def _follow_source(self) -> None:
         while True:
             try:
                 source = make_source(self._config)
                 with open_kernel(self._config) as kernel:
-                    follow(source, partial(self._step, source, kernel), _STEP_SECONDS)
+                    follow_source(source, partial(self._read_and_publish, source, kernel), _STEP_SECONDS)
             except (VipwireError, OSError) as error:
                 self._loop = None
-                self._silences.hear(OBJECTS, str(error), time.time())
+                self._silences.record_error(OBJECTS, str(error), time.time())
                 self._publish_state()
             time.sleep(_PAUSE_SECONDS)
 
@@ -127,33 +127,33 @@ class Look:
         proxy, silent = proxy_document(self._config), self._silences.documents()
         self._publish("state", told | {"proxy": proxy, "silent": silent})
 
-    def _step(self, source: Source, kernel: Kernel, store: Store) -> None:
+    def _read_and_publish(self, source: Source, kernel: Kernel, store: Store) -> None:
         self._loop = asyncio.get_running_loop()
         began = time.monotonic()
         self._silences.record_source_error(source, time.time())
         changed = store.dirty or store.node_changed or self._synced
-        if self._situation is None or self._pace.due(began, changed=changed):
+        if self._situation is None or self._pace.is_reading_due(began, changed=changed):
             store.take_touched()
             store.node_changed = self._synced = False
-            self._look(store, kernel)
+            self._publish_situation(store, kernel)
             self._pace.record_reading(began, time.monotonic())
         situation = self._situation
         if situation is not None:
-            self._publish("rates", self._rates.document(lambda: read_counts(situation, kernel.modes)))
+            self._publish("rates", self._rates.build_document(lambda: read_counts(situation, kernel.modes)))
         self._publish_state()
         self._publish_changes()
 
-    def _look(self, store: Store, kernel: Kernel) -> None:
+    def _publish_situation(self, store: Store, kernel: Kernel) -> None:
         situation = observe_situation(self._config, store, kernel)
         self._rates.recognise(Frontends.of(situation))
         self._situation = situation
         self._looked = time.time()
         self._silences.record_kernel_errors(situation, self._looked)
-        self._publish("head", self._head(situation))
-        self._rows = {name: self._row(situation, name) for name in sorted(store.services)}
+        self._publish("head", self._build_head(situation))
+        self._rows = {name: self._build_row(situation, name) for name in sorted(store.services)}
         self._publish("rows", [row for _, row in self._rows.values()])
 
-    def _head(self, situation: Situation) -> Document:
+    def _build_head(self, situation: Situation) -> Document:
         document = status_document(situation, [], None, proxy_document(self._config))
         document["problems"] = problem_documents(situation)[:MOST_PROBLEMS]
         document["services"] = len(situation.store.services)
@@ -170,7 +170,7 @@ class Look:
             for address, each in found.items()
         }
 
-    def _row(self, situation: Situation, name: ObjectName) -> tuple[Any, Document]:
+    def _build_row(self, situation: Situation, name: ObjectName) -> tuple[Any, Document]:
         """Describe a Service for the list. Reuses the last row if Service, plan and objects are unchanged."""
         service = situation.store.services[name]
         of_sides = [(each.plans.get(name), each.drift(name), each.ejected_of(name)) for each in situation.sides]
@@ -178,7 +178,7 @@ class Look:
         known = self._rows.get(name)
         if known is not None and known[0] == facts:
             return known
-        return facts, row_of(service_document(situation, service))
+        return facts, build_row(service_document(situation, service))
 
     def _publish_changes(self) -> None:
         """Publish the proxy's last syncs, which include changes that no object shows: drains and ejections."""
@@ -194,7 +194,7 @@ class Look:
             self._publish("changes", [change_document(each) for each in read_changes(path)[-MOST_CHANGES:]])
 
 
-def changes_of(config: Config, service: str) -> list[Any]:
+def read_changes_of(config: Config, service: str) -> list[Any]:
     """Return the last syncs that changed one Service, oldest first."""
     return [change_document(each) for each in read_changes(changes_file(config.state_dir)) if each.service == service]
 
@@ -222,49 +222,49 @@ class LiveRates:
     def _receive_flow_events(self, events: FlowEvents) -> None:
         with events:
             while True:
-                for heard in events.until(time.monotonic() + _LISTEN_SECONDS):
+                for heard in events.yield_until(time.monotonic() + _LISTEN_SECONDS):
                     with self._lock:
-                        self._rates.take(heard)
+                        self._rates.count_notification(heard)
 
     def recognise(self, frontends: Frontends) -> None:
         with self._lock:
             self._rates.recognise(frontends)
 
-    def document(self, read: Callable[[], Counts]) -> Document:
+    def build_document(self, read: Callable[[], Counts]) -> Document:
         flows = []
         with suppress(VipwireError, OSError):
-            flows = list(list_tracked()) if not self.obstacle else []
+            flows = list(list_tracked_flows()) if not self.obstacle else []
         counts = read()
         with self._lock:
             now = time.time()
-            self._rates.count(now, counts)
-            document = self._rates.document(now, flows)
+            self._rates.record_counts(now, counts)
+            document = self._rates.build_document(now, flows)
             self._rates.lost = False
         return document | ({"obstacle": self.obstacle} if self.obstacle else {})
 
 
-def row_of(service: Document) -> Document:
+def build_row(service: Document) -> Document:
     endpoints = [each for port in service["ports"] for each in port["endpoints"]]
     states = [each["state"] for each in service["kernel"]]
     worst = next((state for state in states if state != "as planned"), "as planned" if states else "-")
     return {
-        "name": service_text(service),
+        "name": format_service(service),
         "type": service["type"],
-        "at": list(dict.fromkeys(_show_frontend(each) for port in service["ports"] for each in port["frontends"])),
+        "at": list(dict.fromkeys(_format_frontend(each) for port in service["ports"] for each in port["frontends"])),
         "endpoints": _count_pods(endpoints),
         "used": _count_pods(each for each in endpoints if each["forPolicies"]),
         "drained": _count_pods(each for each in endpoints if is_drained(each)),
         "ejected": _count_pods(each for each in endpoints if "ejectedUntil" in each),
-        "refused": _why_refused(service),
+        "refused": _explain_refused(service),
         "state": worst,
-        "to": sorted({endpoint_text(each) for each in endpoints})[:MOST_ENDPOINTS],
+        "to": sorted({format_endpoint_document(each) for each in endpoints})[:MOST_ENDPOINTS],
     }
 
 
-def _show_frontend(frontend: Document) -> str:
+def _format_frontend(frontend: Document) -> str:
     if frontend["address"] is None:
         return f":{frontend['port']}/{frontend['protocol']}"
-    return f"{endpoint_text(frontend)}/{frontend['protocol']}"
+    return f"{format_endpoint_document(frontend)}/{frontend['protocol']}"
 
 
 def _count_pods(endpoints: Iterable[Document]) -> int:
@@ -279,7 +279,7 @@ def is_drained(usage: dict[str, Any]) -> bool:
     return str(usage["why"]).startswith("drained")
 
 
-def _why_refused(service: Document) -> str:
+def _explain_refused(service: Document) -> str:
     """Return why new connections to a Service's first frontend fail; "" if they succeed."""
     for port in service["ports"]:
         for frontend in port["frontends"]:

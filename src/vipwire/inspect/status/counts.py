@@ -18,7 +18,7 @@ from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refus
 _TRAFFIC = (Measure.CONNECTIONS, Measure.PACKETS, Measure.BYTES, Measure.REPLY_PACKETS, Measure.REPLY_BYTES)
 
 
-def observed_counts(situation: Situation, names: Iterable[ObjectName] | None = None) -> Counts:
+def read_observed_counts(situation: Situation, names: Iterable[ObjectName] | None = None) -> Counts:
     """Read the counts of some Services, or of all, from the modes whose kernel objects were read."""
     sides = ((side.family, side.mode) for side in situation.sides if side.observed is not None)
     return read_counts(situation, {family: mode for family, mode in sides if mode is not None}, names)
@@ -49,7 +49,7 @@ def count_document(counts: Counts, owner: Owner) -> dict[str, int | None] | None
     return numbers | {Measure.CONNECTIONS.value: numbers[Measure.CONNECTIONS.value] or 0}
 
 
-def open_document(counts: Counts, endpoint: EndpointName) -> dict[str, int] | None:
+def open_connections_document(counts: Counts, endpoint: EndpointName) -> dict[str, int] | None:
     """Describe the open connections; null if the mode does not know."""
     if endpoint not in counts.get(Measure.ACTIVE, {}):
         return None

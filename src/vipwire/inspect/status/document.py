@@ -10,25 +10,25 @@ from typing import Any, Protocol, runtime_checkable
 from vipwire.config.configuration import Config
 from vipwire.config.flags import explicit_flags
 from vipwire.errors import VipwireError
-from vipwire.inspect.command.show import shown_time
+from vipwire.inspect.command.show import format_time
 from vipwire.inspect.earlier.look import EarlierChain
 from vipwire.inspect.node.family_view import FamilyView
-from vipwire.inspect.node.silence import now_silent, unread_objects
+from vipwire.inspect.node.silence import find_silences, list_unread_objects
 from vipwire.inspect.node.situation import Kernel, Situation, open_kernel
 from vipwire.inspect.node.source import node_name
-from vipwire.inspect.status.counts import count_document, open_document, refusal_documents
+from vipwire.inspect.status.counts import count_document, open_connections_document, refusal_documents
 from vipwire.inspect.status.usage import endpoint_usages
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family, format_address, parse_address
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service, ServicePort
-from vipwire.model.text import nearest
+from vipwire.model.text import find_nearest
 from vipwire.modes.inspection import Remark
-from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, joint_health_check
-from vipwire.proxy_daemon.start.modes import families as families_here
+from vipwire.plan.plan import Drop, Forward, Frontend, Masquerade, Target, join_health_checks
+from vipwire.proxy_daemon.start.modes import find_usable_families as families_here
 from vipwire.proxy_daemon.start.record import ProxyRecord, ProxyState, read_record
-from vipwire.proxy_daemon.sync.node_plan import awaited_facts
-from vipwire.proxy_daemon.sync.report import missing_node, unknown_fact
+from vipwire.proxy_daemon.sync.node_plan import list_awaited_facts
+from vipwire.proxy_daemon.sync.report import describe_missing_node, describe_unknown_fact
 from vipwire.reconcile.counts import Counts, EndpointName, Owner, Refusal
 from vipwire.reconcile.delta import Delta
 
@@ -45,13 +45,13 @@ class Listens(Protocol):
         """Return the sockets as `address:port`; none if rules translate instead."""
 
 
-def shares(forward: Forward) -> dict[Target, Fraction]:
+def compute_shares(forward: Forward) -> dict[Target, Fraction]:
     """Return each target's share of a pool's new connections, over all clients."""
     total = sum(forward.weights)
     return {target: Fraction(weight, total) for target, weight in zip(forward.pool, forward.weights, strict=True)}
 
 
-def share_text(share: float | Fraction) -> str:
+def format_share(share: float | Fraction) -> str:
     """Write a share: `20 %`, `33.3 %`."""
     return f"{float(share) * 100:.3g} %"
 
@@ -63,7 +63,7 @@ def family_document(side: FamilyView) -> Document:
         "state": state_of(delta, side),
         "wantedObjects": len(side.wanted) if side.mode else None,
         "observedObjects": None if side.observed is None else len(side.observed),
-        **_counts(delta),
+        **_count_differences(delta),
     }
     if side.obstacle or side.remains:
         document["reason"] = side.obstacle or side.remains
@@ -79,7 +79,7 @@ def state_of(delta: Delta[Any, Any] | None, side: FamilyView) -> str:
     return "drifted" if delta else "as planned"
 
 
-def _counts(delta: Delta[Any, Any] | None) -> Document:
+def _count_differences(delta: Delta[Any, Any] | None) -> Document:
     if delta is None:
         return {"missing": None, "different": None, "surplus": None}
     return {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
@@ -108,7 +108,7 @@ def service_document(situation: Situation, service: Service, counted: Counts | N
             for key, winner in plan.lost
         ],
     }
-    if check := joint_health_check(side.plans.get(service.name) for side in situation.sides):
+    if check := join_health_checks(side.plans.get(service.name) for side in situation.sides):
         document["healthCheckNodePort"] = {"port": check.port, "localEndpoints": check.local_endpoints}
     return document
 
@@ -116,7 +116,7 @@ def service_document(situation: Situation, service: Service, counted: Counts | N
 def _kernel_document(side: FamilyView, service: Service) -> Document:
     drift = side.drift(service.name)
     state = state_of(drift, side)
-    counts = _counts(drift)
+    counts = _count_differences(drift)
     counts.pop("surplus")
     return {"family": side.family.value, "state": state, **counts}
 
@@ -131,7 +131,7 @@ def _port_document(situation: Situation, service: Service, port: ServicePort, co
         "frontends": [
             _frontend_document(side, frontend)
             for side in situation.sides
-            for frontend in _frontends(side, service, port)
+            for frontend in _find_frontends(side, service, port)
         ],
         **({"ranges": wide} if (wide := _range_documents(situation, service, port)) else {}),
         "endpoints": [
@@ -146,10 +146,10 @@ def _port_document(situation: Situation, service: Service, port: ServicePort, co
 def _endpoint_counts(counted: Counts | None, name: EndpointName) -> Document:
     if counted is None:
         return {}
-    return {"counts": count_document(counted, name), "open": open_document(counted, name)}
+    return {"counts": count_document(counted, name), "open": open_connections_document(counted, name)}
 
 
-def _frontends(side: FamilyView, service: Service, port: ServicePort) -> Iterator[Frontend]:
+def _find_frontends(side: FamilyView, service: Service, port: ServicePort) -> Iterator[Frontend]:
     plan = side.plans.get(service.name)
     name = service.port_name(port)
     return (frontend for frontend in (plan.frontends if plan else ()) if frontend.port_name == name)
@@ -173,7 +173,7 @@ def _frontend_document(side: FamilyView, frontend: Frontend) -> Document:
         "address": None if key.address is None else format_address(key.address),
         "port": key.port,
         "protocol": key.protocol.label,
-        **_action_document(frontend),
+        **build_action_document(frontend),
     }
     if places := _list_sockets(side.mode, frontend):
         document["listening"] = places
@@ -188,7 +188,7 @@ def _list_sockets(mode: object, frontend: Frontend) -> list[str]:
     return list(mode.listens_at(frontend)) if isinstance(mode, Listens) else []
 
 
-def _action_document(frontend: Frontend) -> Document:
+def build_action_document(frontend: Frontend) -> Document:
     action = frontend.action
     if isinstance(action, Forward):
         return _forward_document(action)
@@ -208,7 +208,7 @@ def _forward_document(forward: Forward) -> Document:
                 "local": target.local,
                 "share": round(float(share), 6),
             }
-            for target, share in shares(forward).items()
+            for target, share in compute_shares(forward).items()
         ],
     }
     if forward.affinity_seconds is not None:
@@ -240,7 +240,7 @@ def status_document(
         **({"standing": said} if (said := [each._asdict() for each in standing]) else {}),
         "earlier": [each.document | {"said": str(each)} for each in earlier],
         "services": [service_document(situation, service, counted) for service in services],
-        "refusals": refusal_documents(_refusals(counted, wanted, everything=everything)),
+        "refusals": refusal_documents(_select_refusals(counted, wanted, everything=everything)),
         "problems": problem_documents(situation, None if everything else wanted),
     }
 
@@ -254,7 +254,7 @@ def unread_document(config: Config, error: VipwireError) -> Document:
         "node": node_name(config),
         "mode": config.proxy_mode,
         "proxy": proxy_document(config),
-        "silent": [*unread_objects(str(error)), *now_silent(config)],
+        "silent": [*list_unread_objects(str(error)), *find_silences(config)],
         "families": families,
         "earlier": [],
         "services": [],
@@ -264,7 +264,12 @@ def unread_document(config: Config, error: VipwireError) -> Document:
 
 
 def _unread_family(family: Family, kernel: Kernel) -> Document:
-    document: Document = {"family": family.value, "state": "unknown", "wantedObjects": None, **_counts(None)}
+    document: Document = {
+        "family": family.value,
+        "state": "unknown",
+        "wantedObjects": None,
+        **_count_differences(None),
+    }
     try:
         seen, reason = len(kernel.modes[family].observe()), "the planned objects are unknown"
     except KeyError:
@@ -277,12 +282,14 @@ def _unread_family(family: Family, kernel: Kernel) -> Document:
 def problem_documents(situation: Situation, about: set[ObjectName] | None = None) -> list[Document]:
     return [
         {"kind": item.kind, "object": str(item.object), "field": item.field, "message": item.message}
-        for item in (*_node_problems(situation), *situation.store.problems, *_plan_problems(situation))
+        for item in (*_find_node_problems(situation), *situation.store.problems, *_find_plan_problems(situation))
         if about is None or item.object in about
     ]
 
 
-def _refusals(counted: Counts, wanted: set[ObjectName], *, everything: bool) -> dict[tuple[Refusal, Owner], int]:
+def _select_refusals(
+    counted: Counts, wanted: set[ObjectName], *, everything: bool
+) -> dict[tuple[Refusal, Owner], int]:
     """Return the refusals of the wanted Services; with `everything`, those without a Service too."""
     return {
         (reason, port): number
@@ -291,20 +298,20 @@ def _refusals(counted: Counts, wanted: set[ObjectName], *, everything: bool) -> 
     }
 
 
-def _node_problems(situation: Situation) -> list[Problem]:
+def _find_node_problems(situation: Situation) -> list[Problem]:
     """Report a missing Node for this node's name, and missing facts of it that rules need."""
     store, name = situation.store, situation.node_name
     about = ObjectName("", name)
-    awaited = awaited_facts(situation.config, situation.node)
-    unknown = [Problem("Node", about, path, unknown_fact(name, path)) for path in awaited]
+    awaited = list_awaited_facts(situation.config, situation.node)
+    unknown = [Problem("Node", about, path, describe_unknown_fact(name, path)) for path in awaited]
     if name in store.nodes or (situation.config.manifests and not store.nodes):  # manifests need no Node
         return unknown
-    near = nearest(name, store.nodes)
-    text = missing_node(name) + (f"; did you mean {near!r}?" if near else "")
+    near = find_nearest(name, store.nodes)
+    text = describe_missing_node(name) + (f"; did you mean {near!r}?" if near else "")
     return [Problem("Node", about, "metadata.name", text), *unknown]
 
 
-def _plan_problems(situation: Situation) -> list[Problem]:
+def _find_plan_problems(situation: Situation) -> list[Problem]:
     """Return the problems of annotations and of features that the mode lacks, once for both families."""
     found: dict[Problem, None] = {}
     for side in situation.sides:
@@ -315,7 +322,7 @@ def _plan_problems(situation: Situation) -> list[Problem]:
     return list(found)
 
 
-def state_words(kernel: Mapping[str, Any]) -> str:
+def describe_state(kernel: Mapping[str, Any]) -> str:
     """Describe the state of a Service's objects in one family: `2 missing, 1 different`."""
     if kernel["state"] != "drifted":
         return str(kernel["state"])
@@ -329,7 +336,7 @@ def proxy_document(config: Config) -> Document:
     if record is not None:
         document |= _describe_record(record, config)
     if record is not None and state is not ProxyState.RUNNING:  # a running proxy changes it every 30 s
-        document["seen"] = shown_time(record.seen)
+        document["seen"] = format_time(record.seen)
     return document
 
 
@@ -343,11 +350,11 @@ def _describe_record(record: ProxyRecord, config: Config) -> Document:
         "version": record.version,
         "node": record.node,
         "mode": record.mode,
-        "started": shown_time(record.started),
-        "ended": shown_time(record.ended),
+        "started": format_time(record.started),
+        "ended": format_time(record.ended),
         "reason": record.reason,
         "flags": list(record.flags),
         "otherFlags": other,
-        "lastSync": {family: shown_time(when) for family, when in record.synced.items()},
+        "lastSync": {family: format_time(when) for family, when in record.synced.items()},
         "failing": dict(record.failing),
     }

@@ -8,34 +8,34 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from vipwire.inspect.command.show import (
-    ago,
+    build_table,
     colour_word,
-    endpoint_text,
-    plural,
-    port_text,
-    service_text,
-    size_text,
-    table,
+    format_age,
+    format_count,
+    format_endpoint_document,
+    format_port,
+    format_service,
+    format_size,
 )
-from vipwire.inspect.status.document import Document, share_text, state_words
+from vipwire.inspect.status.document import Document, describe_state, format_share
 from vipwire.proxy_daemon.start.record import ProxyState
 from vipwire.terminal.columns import Column
 
 
 def status_view(document: Document, *, wide: bool, details: bool) -> RenderableType:
     """Lay out a status document; with `details`, list all endpoints of the named Services."""
-    parts: list[RenderableType] = [_head(document), Text()]
+    parts: list[RenderableType] = [_build_head(document), Text()]
     if document["services"]:
-        parts.append(_services_in_full(document) if wide else _services(document))
+        parts.append(_build_full_services_table(document) if wide else _build_services_table(document))
     elif not any(each["since"] is None for each in document.get("silent", ())):
         parts.append(Text("There are no Services with a ClusterIP."))
     if details:
-        parts.extend(_details(document))
+        parts.extend(_build_details(document))
     parts.extend(_show_ejected(document))
     if document["refusals"] and (wide or details):
         parts.extend((Text("\nRefused", style="bold"), _show_refused(document)))
     elif any(each["packets"] for each in document["refusals"]):
-        parts.append(Text(f"\nrefused: {_refused_words(document)}", style="yellow"))
+        parts.append(Text(f"\nrefused: {_describe_refused(document)}", style="yellow"))
     for problem in document["problems"]:
         text = f"{problem['kind']} {problem['object']}: {problem['field']}: {problem['message']}"
         parts.append(Text(f"problem: {text}", style="yellow"))
@@ -46,18 +46,18 @@ def _show_ejected(document: Document) -> Iterator[Text]:
     for service in document["services"]:
         for port in service["ports"]:
             for usage in (each for each in port["endpoints"] if "ejectedUntil" in each):
-                said = f"{endpoint_text(usage)} of {port_text(service, port)}: {usage['why']}"
+                said = f"{format_endpoint_document(usage)} of {format_port(service, port)}: {usage['why']}"
                 yield Text(f"\n{said}", style="yellow")
 
 
-def _head(document: Document) -> Text:
+def _build_head(document: Document) -> Text:
     text = Text.assemble(("node ", "dim"), document["node"], ("  mode ", "dim"), document["mode"])
     if "proxy" in document:
-        text.append("\n").append_text(proxy_text(document["proxy"]))
+        text.append("\n").append_text(describe_proxy(document["proxy"]))
     for family in document["families"]:
         text.append(f"\n{family['family']}: ", style="dim")
         text.append(colour_word(family["state"]))
-        text.append(_family_words(family))
+        text.append(_describe_family(family))
     for each in document.get("standing", ()):
         text.append(f"\n{each['what']}: ", style="dim")
         text.append(each["said"], style="yellow" if each["remedy"] or each["bad"] else "")
@@ -68,7 +68,7 @@ def _head(document: Document) -> Text:
     return text
 
 
-def _family_words(family: Document) -> str:
+def _describe_family(family: Document) -> str:
     if family.get("reason"):
         held = "" if family["observedObjects"] is None else f"{family['observedObjects']} objects; "
         return f" ({held}{family['reason']})"
@@ -93,25 +93,25 @@ _WIDE: Final = ("service", "type", "reached at", "endpoints", "share", "connecti
 _MORE: Final = ("traffic", "nodes", "annotations")
 
 
-def _services(document: Document) -> RenderableType:
+def _build_services_table(document: Document) -> RenderableType:
     rows: list[list[str | Text]] = []
     for service in document["services"]:
-        last: list[str | Text] = [", ".join(policy_words(service)), _kernel(service)]
+        last: list[str | Text] = [", ".join(describe_policies(service)), _describe_kernel(service)]
         if not service["ports"]:
-            name = service_text(service)
+            name = format_service(service)
             rows.append([name, service["type"], "-", colour_word("no usable port", "warning"), "-", "-", *last])
         for port in service["ports"]:
-            ends = [port_text(service, port), service["type"], _addresses(port), *_numbers(port)]
+            ends = [format_port(service, port), service["type"], _format_addresses(port), *_format_numbers(port)]
             rows.append([*ends, *last])
-    return table(_SHORT, rows)
+    return build_table(_SHORT, rows)
 
 
-def _addresses(port: Document) -> str:
-    places = [_show_frontend(each) for each in (*port["frontends"], *port.get("ranges", ()))]
+def _format_addresses(port: Document) -> str:
+    places = [_format_frontend(each) for each in (*port["frontends"], *port.get("ranges", ()))]
     return "-" if not places else places[0] + (f" +{len(places) - 1}" if len(places) > 1 else "")
 
 
-def _numbers(port: Document) -> list[str | Text]:
+def _format_numbers(port: Document) -> list[str | Text]:
     first = next(iter(port["frontends"]), None)
     counts = port["counts"]
     connections = "-" if counts is None or counts["connections"] is None else str(counts["connections"])
@@ -130,65 +130,67 @@ def count_pods(endpoints: Iterable[Document]) -> int:
     return max(map(len, families.values()), default=0)
 
 
-def _services_in_full(document: Document) -> RenderableType:
+def _build_full_services_table(document: Document) -> RenderableType:
     rows: list[list[str | Text]] = []
     for service in document["services"]:
-        last: list[str | Text] = ["\n".join(policy_words(service)), _kernel(service)]
-        annotations = _column([f"{k}={v}" for k, v in service["annotations"].items()])
+        last: list[str | Text] = ["\n".join(describe_policies(service)), _describe_kernel(service)]
+        annotations = _join_column([f"{k}={v}" for k, v in service["annotations"].items()])
         if not service["ports"]:
-            name, nothing = service_text(service), ["-", "-", "-"]
+            name, nothing = format_service(service), ["-", "-", "-"]
             unusable = colour_word("no usable port", "warning")
             rows.append([name, service["type"], unusable, *nothing, *last, "-", "-", annotations])
         for port in service["ports"]:
             nodes = sorted({each["node"] or "-" for each in port["endpoints"]})
-            rows.append([*_row(service, port), *last, _traffic(port["counts"]), _column(nodes), annotations])
-    return table([*_WIDE, *_MORE], rows, whole=True)
+            rows.append(
+                [*_build_row(service, port), *last, _format_traffic(port["counts"]), _join_column(nodes), annotations]
+            )
+    return build_table([*_WIDE, *_MORE], rows, whole=True)
 
 
-def _row(service: Document, port: Document) -> list[str | Text]:
-    ends = _endpoints(port)
+def _build_row(service: Document, port: Document) -> list[str | Text]:
+    ends = _format_endpoints(port)
     counts = port["counts"]
     counted = counts is not None and counts["connections"] is not None
     return [
-        port_text(service, port),
+        format_port(service, port),
         service["type"],
-        _column([_show_frontend(each) for each in (*port["frontends"], *port.get("ranges", ()))]),
-        _column([end for end, _, _ in ends]),
-        _column([share for _, share, _ in ends]),
+        _join_column([_format_frontend(each) for each in (*port["frontends"], *port.get("ranges", ()))]),
+        _join_column([end for end, _, _ in ends]),
+        _join_column([share for _, share, _ in ends]),
         "\n".join(number for _, _, number in ends) or str(counts["connections"]) if counted else "-",
     ]
 
 
-def _column(items: Sequence[str]) -> str:
+def _join_column(items: Sequence[str]) -> str:
     return "\n".join(items) or "-"
 
 
-def _show_frontend(frontend: Document) -> str:
+def _format_frontend(frontend: Document) -> str:
     if frontend["address"] is None:
-        return f"node port {frontend['port']}/{frontend['protocol']} {frontend['family']}{_show_sockets(frontend)}"
+        return f"node port {frontend['port']}/{frontend['protocol']} {frontend['family']}{_format_sockets(frontend)}"
     kind = "" if frontend["kind"] == "cluster IP" else f" ({frontend['kind']})"
-    return f"{endpoint_text(frontend)}/{frontend['protocol']}{kind}{_show_sockets(frontend)}"
+    return f"{format_endpoint_document(frontend)}/{frontend['protocol']}{kind}{_format_sockets(frontend)}"
 
 
-def _show_sockets(frontend: Document) -> str:
+def _format_sockets(frontend: Document) -> str:
     """Show the sockets where clients connect, in a mode that listens and has no rules."""
     return f" at {', '.join(frontend['listening'])}" if frontend.get("listening") else ""
 
 
-def _traffic(counts: Document | None) -> str:
+def _format_traffic(counts: Document | None) -> str:
     if counts is None or counts["bytes"] is None:
         return "-"
-    words = [f"in {size_text(counts['bytes'])}"]
+    words = [f"in {format_size(counts['bytes'])}"]
     if counts["replyBytes"] is not None:
-        words.append(f"out {size_text(counts['replyBytes'])}")
+        words.append(f"out {format_size(counts['replyBytes'])}")
     return "\n".join(words)
 
 
-def _refused_words(document: Document) -> str:
+def _describe_refused(document: Document) -> str:
     totals: dict[str, int] = {}
     for each in document["refusals"]:
         totals[each["reason"]] = totals.get(each["reason"], 0) + each["packets"]
-    return ", ".join(f"{plural(number, 'packet')} by {reason}" for reason, number in totals.items() if number)
+    return ", ".join(f"{format_count(number, 'packet')} by {reason}" for reason, number in totals.items() if number)
 
 
 def _show_refused(document: Document) -> RenderableType:
@@ -201,12 +203,12 @@ def _show_refused(document: Document) -> RenderableType:
         ]
         for each in document["refusals"]
     ]
-    return table(["reason", "action", "service", "packets"], rows)
+    return build_table(["reason", "action", "service", "packets"], rows)
 
 
-def _endpoints(port: Document) -> list[tuple[str, str, str]]:
+def _format_endpoints(port: Document) -> list[tuple[str, str, str]]:
     """List each endpoint, its share of the connections to its family's first frontend, and its counts."""
-    counted = {endpoint_text(each): each["counts"] for each in port["endpoints"]}
+    counted = {format_endpoint_document(each): each["counts"] for each in port["endpoints"]}
     ends: list[tuple[str, str, str]] = []
     for family in dict.fromkeys(each["family"] for each in port["frontends"]):
         first = next(each for each in port["frontends"] if each["family"] == family)
@@ -215,13 +217,13 @@ def _endpoints(port: Document) -> list[tuple[str, str, str]]:
             continue
         for target in first["endpoints"]:
             here = " (here)" if target["local"] else ""
-            name = endpoint_text(target)
+            name = format_endpoint_document(target)
             number = (counted.get(name) or {}).get("connections")
-            ends.append((f"{name}{here}", share_text(target["share"]), "-" if number is None else str(number)))
+            ends.append((f"{name}{here}", format_share(target["share"]), "-" if number is None else str(number)))
     return ends
 
 
-def policy_words(service: Document) -> Iterator[str]:
+def describe_policies(service: Document) -> Iterator[str]:
     """Yield the Service's policies that are not the default; "default" if all are."""
     found = []
     if service["internalTrafficPolicy"] != "Cluster":
@@ -238,9 +240,9 @@ def policy_words(service: Document) -> Iterator[str]:
     yield from found or ["default"]
 
 
-def _kernel(service: Document) -> Text:
+def _describe_kernel(service: Document) -> Text:
     text = Text()
-    words = [(each["family"], state_words(each), each["state"]) for each in service["kernel"]]
+    words = [(each["family"], describe_state(each), each["state"]) for each in service["kernel"]]
     if len({said for _, said, _ in words}) == 1:
         words = [("", *words[0][1:])]
     for family, said, state in words:
@@ -264,47 +266,50 @@ _ENDPOINTS: Final = (
 )
 
 
-def _details(document: Document) -> Iterator[RenderableType]:
+def _build_details(document: Document) -> Iterator[RenderableType]:
     for service in document["services"]:
         for port in service["ports"]:
-            name = f"{service_text(service)}:{port['name'] or port['port']}"
+            name = f"{format_service(service)}:{port['name'] or port['port']}"
             yield Text(f"\nAddresses of {name}", style="bold")
-            yield from (Text(f"  {_show_frontend(each)}") for each in (*port["frontends"], *port.get("ranges", ())))
-            shares = {end.removesuffix(" (here)"): share for end, share, _ in _endpoints(port)}
-            rows = [_usage(usage, shares.get(endpoint_text(usage), "-")) for usage in port["endpoints"]]
+            yield from (Text(f"  {_format_frontend(each)}") for each in (*port["frontends"], *port.get("ranges", ())))
+            shares = {end.removesuffix(" (here)"): share for end, share, _ in _format_endpoints(port)}
+            rows = [
+                _build_usage_row(usage, shares.get(format_endpoint_document(usage), "-"))
+                for usage in port["endpoints"]
+            ]
             yield Text(f"\nEndpoints of {name}", style="bold")
             if rows:
-                yield table(_ENDPOINTS, rows)
+                yield build_table(_ENDPOINTS, rows)
             else:
                 yield Text("none: no EndpointSlice has an endpoint for this port")
         if check := service.get("healthCheckNodePort"):
-            here = f"{plural(check['localEndpoints'], 'endpoint')} here"
+            here = f"{format_count(check['localEndpoints'], 'endpoint')} here"
             yield Text(f"\nhealth check on node port {check['port']}: {here}")
 
 
-def _show_usage(usage: dict[str, Any]) -> str:
+def _format_usage(usage: dict[str, Any]) -> str:
     """Write an endpoint's connections, total and open, as far as the mode counts them."""
     counts, now = usage["counts"], usage["open"]
     number = "-" if counts is None or counts["connections"] is None else str(counts["connections"])
     return number if now is None else f"{number} ({now['active']} open)"
 
 
-def _usage(usage: dict[str, Any], share: str) -> list[str | Text]:
+def _build_usage_row(usage: dict[str, Any], share: str) -> list[str | Text]:
     conditions = [word for word in ("ready", "serving", "terminating") if usage[word]]
     used = "/".join(usage["forPolicies"])
     return [
-        endpoint_text(usage),
+        format_endpoint_document(usage),
         (usage["node"] or "-") + (" (here)" if usage["local"] else ""),
         share,
         ", ".join(conditions) or "not ready",
         colour_word(used or "none", "ok" if used else "warning"),
-        _show_usage(usage),
-        _traffic(usage["counts"]),
+        _format_usage(usage),
+        _format_traffic(usage["counts"]),
         usage["why"],
     ]
 
 
-def proxy_text(document: Document, now: float | None = None) -> Text:
+def describe_proxy(document: Document, now: float | None = None) -> Text:
     """Write one line about the proxy, and one for each of its problems."""
     now = time.time() if now is None else now
     text = Text("proxy: ", style="dim")
@@ -315,7 +320,7 @@ def proxy_text(document: Document, now: float | None = None) -> Text:
     if state == ProxyState.RUNNING.value:
         text.append_text(colour_word("runs", "ok"))
         synced = "".join(
-            f"; {family} synced {ago(when, now)}" if when else f"; {family} not yet synced"
+            f"; {family} synced {format_age(when, now)}" if when else f"; {family} not yet synced"
             for family, when in document["lastSync"].items()
         )
         text.append(f" since {document['started']} (pid {document['pid']}, vipwire {document['version']}){synced}")
@@ -325,7 +330,7 @@ def proxy_text(document: Document, now: float | None = None) -> Text:
         when = document["ended"] or document["seen"]
         reason = f" ({document['reason']})" if document["reason"] else ""
         last = "" if state == ProxyState.ENDED.value else ", last seen"
-        text.append(f"{reason}{last} {ago(when, now)}; {_NOBODY}")
+        text.append(f"{reason}{last} {format_age(when, now)}; {_NOBODY}")
     for resource, error in document["failing"].items():
         text.append_text(Text(f"\nproxy: {resource}: {error}", style="yellow"))
     if document["otherFlags"]:

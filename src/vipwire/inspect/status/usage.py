@@ -6,16 +6,16 @@ The pools of the plan hold the decision; this module explains it.
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from vipwire.inspect.command.show import shown_time
+from vipwire.inspect.command.show import format_time
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.model.net import format_address
 from vipwire.model.service import Service, ServicePort
 from vipwire.plan.annotations import read_wishes
 from vipwire.plan.ejection import EndpointKey
-from vipwire.plan.frontends import leave_out_drained, out_of
+from vipwire.plan.frontends import build_ejection_test, leave_out_drained
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Target
-from vipwire.plan.topology import Candidate, Endpoints, candidates, categorize
+from vipwire.plan.topology import Candidate, Endpoints, categorize, list_candidates
 from vipwire.watched_objects.store import Store
 
 
@@ -36,20 +36,20 @@ class _PortEndpoints(NamedTuple):
 
 
 def _endpoints_of(store: Store, side: FamilyView, service: Service, port: ServicePort) -> _PortEndpoints:
-    found = candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
+    found = list_candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
     taken = leave_out_drained(found, read_wishes(service), side.node, service.name)
     until = side.ejected_of(service.name)
-    pools = categorize(taken, side.node, out_of(frozenset(until), port.protocol))
+    pools = categorize(taken, side.node, build_ejection_test(frozenset(until), port.protocol))
     return _PortEndpoints(found, taken, pools, until)
 
 
 def list_drained(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[DrainedTarget]:
     """Return a port's endpoints of one family that are drained, by `vipwire drain` or by weight 0."""
     found, taken, *_ = _endpoints_of(store, side, service, port)
-    return [DrainedTarget(each.target, _why_drained(side, service, each)) for each in found if each not in taken]
+    return [DrainedTarget(each.target, _explain_drained(side, service, each)) for each in found if each not in taken]
 
 
-def _why_drained(side: FamilyView, service: Service, candidate: Candidate) -> str:
+def _explain_drained(side: FamilyView, service: Service, candidate: Candidate) -> str:
     told = side.node.drains(service.name, *candidate.target[:2])
     return "drained on this node by `vipwire drain`" if told else "drained: its weight is 0"
 
@@ -76,24 +76,24 @@ def endpoint_usages(store: Store, side: FamilyView, service: Service, port: Serv
     if service.name not in side.plans:
         return []
     found, taken, pools, until = _endpoints_of(store, side, service, port)
-    usages = [_usage(side, candidate, found, pools) for candidate in found]
+    usages = [_build_usage_document(side, candidate, found, pools) for candidate in found]
     for candidate, usage in zip(found, usages, strict=True):
         key = EndpointKey(port.protocol, candidate.target.address, candidate.target.port)
         if candidate not in taken:
-            usage["why"] = _why_drained(side, service, candidate)
+            usage["why"] = _explain_drained(side, service, candidate)
         elif key in until:
-            usage["ejectedUntil"] = shown_time(until[key])
-            usage["why"] = why_ejected(until[key], spared=bool(usage["forPolicies"]))
+            usage["ejectedUntil"] = format_time(until[key])
+            usage["why"] = explain_ejected(until[key], spared=bool(usage["forPolicies"]))
     return usages
 
 
-def why_ejected(until: float, *, spared: bool) -> str:
+def explain_ejected(until: float, *, spared: bool) -> str:
     """Return the reason why an ejected endpoint gets no connections, or does although ejected."""
-    said = f"ejected until {shown_time(until)}: the endpoint did not answer new connections"
+    said = f"ejected until {format_time(until)}: the endpoint did not answer new connections"
     return f"{said}; still used, because no other endpoint is left" if spared else said
 
 
-def _usage(
+def _build_usage_document(
     side: FamilyView, candidate: Candidate, found: Sequence[Candidate], endpoints: Endpoints
 ) -> dict[str, Any]:
     target, endpoint = candidate.target, candidate.endpoint
@@ -108,14 +108,16 @@ def _usage(
         "serving": endpoint.serving,
         "terminating": endpoint.terminating,
         "forPolicies": used,
-        "why": why(candidate, found, side.node, used=bool(used), in_cluster="Cluster" in used),
+        "why": explain_unused(candidate, found, side.node, used=bool(used), in_cluster="Cluster" in used),
     }
 
 
-def why(candidate: Candidate, found: Sequence[Candidate], node: NodePlan, *, used: bool, in_cluster: bool) -> str:
+def explain_unused(
+    candidate: Candidate, found: Sequence[Candidate], node: NodePlan, *, used: bool, in_cluster: bool
+) -> str:
     endpoint = candidate.endpoint
     if endpoint.ready and in_cluster:
-        return "ready" + _hint(candidate, node)
+        return "ready" + _describe_hint(candidate, node)
     if endpoint.ready:
         hints = ", ".join(endpoint.nodes or endpoint.zones)
         place = f"node {node.name}" if endpoint.nodes else f"zone {node.zone}"
@@ -133,7 +135,7 @@ def why(candidate: Candidate, found: Sequence[Candidate], node: NodePlan, *, use
     return "not ready"
 
 
-def _hint(candidate: Candidate, node: NodePlan) -> str:
+def _describe_hint(candidate: Candidate, node: NodePlan) -> str:
     endpoint = candidate.endpoint
     if endpoint.nodes and node.name in endpoint.nodes:
         return f", and its hints say node {node.name}"

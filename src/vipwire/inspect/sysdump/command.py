@@ -14,10 +14,10 @@ from vipwire.config.configuration import Config
 from vipwire.errors import VipwireError
 from vipwire.inspect.command.options import LookCommand
 from vipwire.inspect.node.source import node_name
-from vipwire.inspect.sysdump.facts import machine_parts, situation_parts
-from vipwire.inspect.sysdump.objects import object_files
+from vipwire.inspect.sysdump.facts import list_machine_parts, list_situation_parts
+from vipwire.inspect.sysdump.objects import list_object_files
 from vipwire.inspect.sysdump.redact import find_secrets, redact_text
-from vipwire.terminal.output import note, say
+from vipwire.terminal.output import print_line, print_note
 
 _DATA_DIRS = (Path("/var/lib/vipwire"),)
 
@@ -45,29 +45,29 @@ def sysdump(config: Config, output: Path | None) -> None:
         raise VipwireError(f"{path}: cannot be written: {error.strerror}") from error
     known, errors = find_secrets(config, _DATA_DIRS), list[str]()
     with os.fdopen(descriptor, "wb") as file, tarfile.open(fileobj=file, mode="w:gz") as archive:
-        for name, text in _files(config, errors):
-            _add(archive, f"{folder}/{name}", redact_text(text, known))
-        _add(archive, f"{folder}/errors.txt", redact_text("".join(f"{each}\n" for each in errors), known))
+        for name, text in _collect_files(config, errors):
+            _add_file(archive, f"{folder}/{name}", redact_text(text, known))
+        _add_file(archive, f"{folder}/errors.txt", redact_text("".join(f"{each}\n" for each in errors), known))
     for each in errors:
-        note(f"left out: {each}")
-    say(f"{path}: {path.stat().st_size} bytes; read it before you send it")
+        print_note(f"left out: {each}")
+    print_line(f"{path}: {path.stat().st_size} bytes; read it before you send it")
 
 
-def _files(config: Config, errors: list[str]) -> Iterator[tuple[str, str]]:
+def _collect_files(config: Config, errors: list[str]) -> Iterator[tuple[str, str]]:
     """Yield the name and text of each file; add what cannot be read to `errors`."""
-    for name, part in machine_parts(config):
+    for name, part in list_machine_parts(config):
         try:
             yield name, part()
         except (VipwireError, OSError, ValueError, subprocess.SubprocessError) as error:
             errors.append(f"{name}: {error}")
-    for what, files in (("status, rules", situation_parts), ("objects", object_files)):
+    for what, files in (("status, rules", list_situation_parts), ("objects", list_object_files)):
         try:
             yield from files(config)
         except (VipwireError, OSError) as error:
             errors.append(f"{what}: {error}")
 
 
-def _add(archive: tarfile.TarFile, name: str, text: str) -> None:
+def _add_file(archive: tarfile.TarFile, name: str, text: str) -> None:
     content = text.encode()
     member = tarfile.TarInfo(name)
     member.size, member.mtime, member.mode = len(content), int(time.time()), 0o600

@@ -15,13 +15,13 @@ from vipwire.config.configuration import Config
 from vipwire.config.file import dump_config
 from vipwire.config.flags import explicit_flags
 from vipwire.errors import VipwireError
-from vipwire.inspect.check.facts import gather
-from vipwire.inspect.check.findings import check_document, judge
+from vipwire.inspect.check.facts import gather_facts
+from vipwire.inspect.check.findings import check_document, list_findings
 from vipwire.inspect.command.show import json_text
-from vipwire.inspect.difference import diff_document, script
+from vipwire.inspect.difference import diff_document, write_script
 from vipwire.inspect.node.situation import Situation, observe_situation, open_kernel
 from vipwire.inspect.node.source import read_objects
-from vipwire.inspect.status.counts import observed_counts
+from vipwire.inspect.status.counts import read_observed_counts
 from vipwire.inspect.status.document import proxy_document, status_document, unread_document
 from vipwire.linux.host.addresses import read_addresses
 from vipwire.model.net import format_address
@@ -37,27 +37,27 @@ _SECONDS: Final = 20.0
 _MOST: Final = 16 << 20
 
 
-def machine_parts(config: Config) -> Iterator[tuple[str, Part]]:
-    yield "versions.txt", _versions
-    yield "kernel.txt", _kernel
-    yield "addresses.txt", _addresses
+def list_machine_parts(config: Config) -> Iterator[tuple[str, Part]]:
+    yield "versions.txt", _describe_versions
+    yield "kernel.txt", _describe_kernel
+    yield "addresses.txt", _describe_addresses
     yield "configuration.yaml", lambda: dump_config(config)
-    yield "flags.txt", lambda: "\n".join(_flags(config)) + "\n"
+    yield "flags.txt", lambda: "\n".join(_list_flags(config)) + "\n"
     yield "proxy.json", lambda: json_text(proxy_document(config), indent=2)
     mode = config.proxy_mode
-    yield "check.json", lambda: json_text(check_document(judge(gather(config), mode), mode), indent=2)
-    yield "changes.jsonl", lambda: _file(changes_file(config.state_dir))
+    yield "check.json", lambda: json_text(check_document(list_findings(gather_facts(config), mode), mode), indent=2)
+    yield "changes.jsonl", lambda: _read_file(changes_file(config.state_dir))
     pages = {"metrics.txt": config.metrics_bind_address, "healthz.json": config.healthz_bind_address}
     for name, address in pages.items():
         if address:
-            yield name, partial(_page, address, name.partition(".")[0])
-    yield "journal.txt", _journal
+            yield name, partial(_fetch_page, address, name.partition(".")[0])
+    yield "journal.txt", _read_journal
     for path in sorted(Path("/etc/vipwire").glob("*.env")):
-        yield f"etc/{path.name}", partial(_file, path)
-    yield from _haproxy_parts()
+        yield f"etc/{path.name}", partial(_read_file, path)
+    yield from _list_haproxy_parts()
 
 
-def situation_parts(config: Config) -> Iterator[tuple[str, str]]:
+def list_situation_parts(config: Config) -> Iterator[tuple[str, str]]:
     """Yield status, rules and differences; without objects the status alone."""
     try:
         store = read_objects(config)
@@ -67,48 +67,48 @@ def situation_parts(config: Config) -> Iterator[tuple[str, str]]:
     with open_kernel(config) as kernel:
         situation = observe_situation(config, store, kernel)
         services = list(store.services.values())
-        counts = observed_counts(situation)
+        counts = read_observed_counts(situation)
         yield "status.json", json_text(status_document(situation, services, counts, proxy_document(config)), indent=2)
         yield "diff.json", json_text(diff_document(situation, None), indent=2)
-        yield from _rules(situation)
+        yield from _list_rules(situation)
 
 
-def _rules(situation: Situation) -> Iterator[tuple[str, str]]:
+def _list_rules(situation: Situation) -> Iterator[tuple[str, str]]:
     for side in situation.sides:
         if side.observed is None or side.mode is None:
             yield f"rules-{side.family.value.lower()}.txt", f"{side.obstacle}\n"
             continue
-        lines = script(side, Delta(added=dict(side.observed)))
+        lines = write_script(side, Delta(added=dict(side.observed)))
         yield f"rules-{side.family.value.lower()}.txt", "\n".join(lines) + "\n"
 
 
-def _versions() -> str:
+def _describe_versions() -> str:
     lines = [f"vipwire {__version__}", f"Python {sys.version}", " ".join(platform.uname())]
     for name, flag in _TOOLS:
-        lines.append(f"{name}: {_output([name, flag]).strip() if shutil.which(name) else 'not installed'}")
-    return "\n".join(lines) + "\n" + _file(Path("/etc/os-release"))
+        lines.append(f"{name}: {_run_command([name, flag]).strip() if shutil.which(name) else 'not installed'}")
+    return "\n".join(lines) + "\n" + _read_file(Path("/etc/os-release"))
 
 
-def _kernel() -> str:
+def _describe_kernel() -> str:
     tracking = Path("/proc/sys/net/netfilter").glob("nf_conntrack_*")
     names = [*_SYSCTLS, *(f"net/netfilter/{each.name}" for each in sorted(tracking))]
-    return "\n".join(f"{name} = {_read_setting(name)}" for name in names) + "\n\n" + _file(Path("/proc/modules"))
+    return "\n".join(f"{name} = {_read_setting(name)}" for name in names) + "\n\n" + _read_file(Path("/proc/modules"))
 
 
 def _read_setting(name: str) -> str:
     try:
-        return _file(Path("/proc/sys") / name).strip()
+        return _read_file(Path("/proc/sys") / name).strip()
     except OSError as error:
         return f"({error.strerror})"
 
 
-def _addresses() -> str:
+def _describe_addresses() -> str:
     return "".join(
         f"{each.interface} {format_address(each.address)}/{each.prefix_length}\n" for each in read_addresses()
     )
 
 
-def _flags(config: Config) -> Iterator[str]:
+def _list_flags(config: Config) -> Iterator[str]:
     _, record = read_record(config.state_dir)
     yield "# of this command and its sources"
     yield from explicit_flags(config)
@@ -116,7 +116,7 @@ def _flags(config: Config) -> Iterator[str]:
     yield from record.flags if record is not None else ()
 
 
-def _page(address: str, path: str) -> str:
+def _fetch_page(address: str, path: str) -> str:
     host, _, port = address.rpartition(":")
     host = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}.get(host, host)  # noqa: S104  # a listener on all addresses
     url = f"http://{host}:{port}/{path}"
@@ -125,27 +125,27 @@ def _page(address: str, path: str) -> str:
     return content.decode(errors="replace")
 
 
-def _journal() -> str:
+def _read_journal() -> str:
     if shutil.which("journalctl") is None:
         return "journalctl: not installed\n"
-    return _output(["journalctl", "--no-pager", "--output=short-iso", f"--lines={_LINES}", "--unit=vipwire*"])
+    return _run_command(["journalctl", "--no-pager", "--output=short-iso", f"--lines={_LINES}", "--unit=vipwire*"])
 
 
-def _haproxy_parts() -> Iterator[tuple[str, Part]]:
+def _list_haproxy_parts() -> Iterator[tuple[str, Part]]:
     for folder in sorted(Path("/run").glob("vipwire-*")):
         for path in sorted((*folder.rglob("haproxy*.cfg"), *folder.rglob("*.map"))):
             name = f"haproxy/{folder.name}/{path.relative_to(folder)}"
-            yield name, partial(_file, path)
+            yield name, partial(_read_file, path)
 
 
-def _output(command: list[str]) -> str:
+def _run_command(command: list[str]) -> str:
     done = subprocess.run(  # noqa: S603
         command, capture_output=True, text=True, errors="replace", timeout=_SECONDS, check=False
     )
     return done.stdout + done.stderr
 
 
-def _file(path: Path) -> str:
+def _read_file(path: Path) -> str:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return file.read(_MOST)

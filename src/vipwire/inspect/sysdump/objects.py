@@ -38,7 +38,7 @@ _TIMEOUT: Final = 15.0
 _ENDINGS: Final = (".yaml", ".yml", ".json")
 
 
-def object_files(config: Config) -> Iterator[tuple[str, str]]:
+def list_object_files(config: Config) -> Iterator[tuple[str, str]]:
     """Yield a file name and YAML for each kind. Raise VipwireError if the source cannot be read."""
     found = (
         _read_manifests(config.manifests) if config.manifests else asyncio.run(_list_from_server(api_access(config)))
@@ -65,12 +65,12 @@ def _read_manifests(names: tuple[str, ...]) -> dict[str, list[Any]]:
         path = Path(name)
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
             if file.suffix in _ENDINGS:
-                for each in _documents(file):
+                for each in _read_documents(file):
                     found.setdefault(each["kind"], []).append(each)
     return found
 
 
-def _documents(path: Path) -> Iterator[dict[str, Any]]:
+def _read_documents(path: Path) -> Iterator[dict[str, Any]]:
     try:
         values = list(yaml.safe_load_all(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, yaml.YAMLError) as error:

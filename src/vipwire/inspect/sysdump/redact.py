@@ -74,10 +74,10 @@ def redact_object(value: Any) -> Any:
         return value
     if set(value) >= {"name", "value"}:
         return {name: LEFT_OUT if name == "value" else redact_object(each) for name, each in value.items()}
-    return {name: _field(name, each) for name, each in value.items() if name != "managedFields"}
+    return {name: _redact_field(name, each) for name, each in value.items() if name != "managedFields"}
 
 
-def _field(name: str, value: Any) -> Any:
+def _redact_field(name: str, value: Any) -> Any:
     if name == "annotations" and isinstance(value, dict):
         return {key: text if key.startswith(_KEPT_ANNOTATIONS) else LEFT_OUT for key, text in value.items()}
     if isinstance(value, str) and _NAMED.search(name) and not _NOT_SECRET.search(name):
@@ -101,13 +101,13 @@ def _find_secrets(config: Config, data_dirs: tuple[Path, ...]) -> Iterator[str]:
             yield value
     paths = [Path(config.state_dir) / "view-token", *(each / "tokens.csv" for each in data_dirs)]
     for path in paths:
-        yield from _read(path).replace(",", "\n").splitlines()
+        yield from _read_file(path).replace(",", "\n").splitlines()
     given = [config.client_connection.kubeconfig, *os.environ.get("KUBECONFIG", "").split(":")]
     configs = [Path(each) for each in given if each]
     configs += [found for folder in data_dirs for found in sorted(folder.glob("*.kubeconfig"))]
     for path in configs:
         with contextlib.suppress(yaml.YAMLError):
-            yield from _find_user_secrets(yaml.safe_load(_read(path)))
+            yield from _find_user_secrets(yaml.safe_load(_read_file(path)))
 
 
 def _find_user_secrets(value: Any) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _find_user_secrets(value: Any) -> Iterator[str]:
         yield from (held[name] for name in _HELD if isinstance(held.get(name), str))
 
 
-def _read(path: Path) -> str:
+def _read_file(path: Path) -> str:
     with contextlib.suppress(OSError, ValueError), path.open(encoding="utf-8", errors="replace") as file:
         return file.read(_MOST)
     return ""

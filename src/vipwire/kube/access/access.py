@@ -19,7 +19,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from vipwire.errors import ConfigError
-from vipwire.kube.access.credentials import Credential, Credentials, ExecPlugin, Fixed, TokenFile, basic
+from vipwire.kube.access.credentials import Credential, Credentials, ExecPlugin, Fixed, TokenFile, encode_basic
 from vipwire.kube.access.kubeconfig import Cluster, Selected, parse_kubeconfig
 from vipwire.kube.access.tls import AuthorityFile, ClientCertificate, ClientFiles, Tls, read_text
 from vipwire.model.value import Value
@@ -65,11 +65,11 @@ def load_access(
         if kubeconfig.parent == Path(FOLDER) and not kubeconfig.exists():
             raise ConfigError(f"--kubeconfig: {kubeconfig} does not exist; {WRITERS}")
         selected = parse_kubeconfig(read_text(kubeconfig, "--kubeconfig"), kubeconfig)
-        return access_of(selected, master, environ)
+        return build_access(selected, master, environ)
     if master:
-        server = _server(master, "--master")
+        server = _check_server(master, "--master")
         tls = Tls(authority_field=_SYSTEM, name_field="--master") if server.startswith("https:") else None
-        return Access(server, Fixed(), tls=tls, proxy=environment_proxy(server, environ))
+        return Access(server, Fixed(), tls=tls, proxy=find_environment_proxy(server, environ))
     return _read_service_account(environ, service_account)
 
 
@@ -80,18 +80,22 @@ def _read_service_account(environ: Mapping[str, str], account: Path) -> Access:
             "no API server: set --kubeconfig or --master; the environment has no KUBERNETES_SERVICE_HOST and "
             "KUBERNETES_SERVICE_PORT, as a Pod would (without a cluster, set --manifests)"
         )
-    server = _server(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", "in-cluster")
+    server = _check_server(f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}", "in-cluster")
     field = "in-cluster CA"
     authority = AuthorityFile(account / "ca.crt", field)
     tls = Tls(authority, authority_field=f"{field} {authority.path}", name_field="KUBERNETES_SERVICE_HOST")
     tls.context(tls.material(None))
-    return Access(server, TokenFile(account / "token", "in-cluster token"), tls, environment_proxy(server, environ))
+    return Access(
+        server, TokenFile(account / "token", "in-cluster token"), tls, find_environment_proxy(server, environ)
+    )
 
 
-def access_of(selected: Selected, master: str | None, environ: Mapping[str, str]) -> Access:
+def build_access(selected: Selected, master: str | None, environ: Mapping[str, str]) -> Access:
     """Build the access that kubeconfigs describe; `master`, `environ` as in `load_access`. Raise ConfigError."""
     cluster, where = selected.cluster, selected.file
-    server = _server(master, "--master") if master else _server(cluster.server, f"{where}: cluster.server")
+    server = (
+        _check_server(master, "--master") if master else _check_server(cluster.server, f"{where}: cluster.server")
+    )
     authority = _find_authority(selected)
     tls = None
     if server.startswith("https:"):
@@ -102,22 +106,24 @@ def access_of(selected: Selected, master: str | None, environ: Mapping[str, str]
             authority_field=f"{where}: cluster.certificate-authority{'-data' if isinstance(authority, str) else ''}",
             name_field=f"{where}: cluster.tls-server-name",
         )
-    proxy = environment_proxy(server, environ)
+    proxy = find_environment_proxy(server, environ)
     if cluster.proxy_url:
         proxy = check_proxy(cluster.proxy_url, f"{where}: cluster.proxy-url")
-    certificate = _client_certificate(selected)
+    certificate = _find_client_certificate(selected)
     if tls is not None:
         try:
             tls.context(tls.material(certificate.read() if isinstance(certificate, ClientFiles) else certificate))
         except ConfigError as error:
             named = any(file in str(error) for file in (where, selected.user_file))
             raise ConfigError(str(error) if named else f"{selected.user_file}: user: {error}") from error
-    info = _cluster_info(server, cluster, authority.read() if isinstance(authority, AuthorityFile) else authority)
-    credentials = _credentials(selected, info, environ)
+    info = _build_cluster_info(
+        server, cluster, authority.read() if isinstance(authority, AuthorityFile) else authority
+    )
+    credentials = _build_credentials(selected, info, environ)
     return Access(server, credentials, tls, proxy, certificate)
 
 
-def _credentials(selected: Selected, cluster: Mapping[str, object], environ: Mapping[str, str]) -> Credentials:
+def _build_credentials(selected: Selected, cluster: Mapping[str, object], environ: Mapping[str, str]) -> Credentials:
     """Choose credentials as client-go does: a token file before a token, both before the rest."""
     user, where, folder = selected.user, f"{selected.user_file}: user", Path(selected.user_file).parent
     if user.token_file:
@@ -126,31 +132,33 @@ def _credentials(selected: Selected, cluster: Mapping[str, object], environ: Map
         return Fixed(Credential(f"Bearer {user.token}"))
     if user.exec is not None:
         return ExecPlugin(user.exec, f"{where}.exec", folder, cluster, environ)
-    return Fixed(basic(user.username, user.password or "")) if user.username else Fixed()
+    return Fixed(encode_basic(user.username, user.password or "")) if user.username else Fixed()
 
 
 def _find_authority(selected: Selected) -> AuthorityFile | str | None:
     """Find the server's CA: in the kubeconfig, or in a file, which is read again for every request."""
     cluster, field = selected.cluster, "cluster.certificate-authority"
     if cluster.certificate_authority_data or not cluster.certificate_authority:
-        return _text(selected.file, cluster.certificate_authority_data, None, field)
+        return _decode_text(selected.file, cluster.certificate_authority_data, None, field)
     return AuthorityFile(Path(selected.file).parent / cluster.certificate_authority, f"{selected.file}: {field}")
 
 
-def _client_certificate(selected: Selected) -> ClientFiles | ClientCertificate | None:
+def _find_client_certificate(selected: Selected) -> ClientFiles | ClientCertificate | None:
     """Find the client's certificate: in files, which are read again for every request, or in the kubeconfig."""
     user, where = selected.user, selected.user_file
     if not user.client_certificate and not user.client_certificate_data:
         return None
     if user.client_certificate_data or user.client_key_data:
-        certificate = _text(where, user.client_certificate_data, user.client_certificate, "user.client-certificate")
-        return certificate or "", _text(where, user.client_key_data, user.client_key, "user.client-key") or ""
+        certificate = _decode_text(
+            where, user.client_certificate_data, user.client_certificate, "user.client-certificate"
+        )
+        return certificate or "", _decode_text(where, user.client_key_data, user.client_key, "user.client-key") or ""
     folder = Path(where).parent
     files = folder / (user.client_certificate or ""), folder / (user.client_key or "")
     return ClientFiles(*files, f"{where}: user")
 
 
-def _cluster_info(server: str, cluster: Cluster, authority: str | None) -> dict[str, object]:
+def _build_cluster_info(server: str, cluster: Cluster, authority: str | None) -> dict[str, object]:
     info: dict[str, object] = {"server": server}
     if cluster.tls_server_name:
         info["tls-server-name"] = cluster.tls_server_name
@@ -163,7 +171,7 @@ def _cluster_info(server: str, cluster: Cluster, authority: str | None) -> dict[
     return info
 
 
-def _text(where: str, data: str | None, file: str | None, field: str) -> str | None:
+def _decode_text(where: str, data: str | None, file: str | None, field: str) -> str | None:
     """Read PEM text from a field ending in `-data`, which has priority, or from the file that another field names."""
     if data:
         try:
@@ -173,7 +181,7 @@ def _text(where: str, data: str | None, file: str | None, field: str) -> str | N
     return read_text(Path(where).parent / file, f"{where}: {field}") if file else None
 
 
-def _server(text: str, where: str) -> str:
+def _check_server(text: str, where: str) -> str:
     """Check a server's URL; `host:port` alone means http, as in client-go."""
     full = (text if "://" in text else f"http://{text}").rstrip("/")
     try:
@@ -200,7 +208,7 @@ def check_proxy(url: str, where: str) -> str:
     return full
 
 
-def environment_proxy(server: str, environ: Mapping[str, str]) -> str | None:
+def find_environment_proxy(server: str, environ: Mapping[str, str]) -> str | None:
     """Find the proxy for a server's URL in HTTPS_PROXY, HTTP_PROXY and NO_PROXY (or in lower case)."""
     parts = urlsplit(server)
     name = f"{parts.scheme}_proxy"
@@ -214,13 +222,15 @@ def environment_proxy(server: str, environ: Mapping[str, str]) -> str | None:
 
 
 def _is_excluded(host: str, port: int | None, excluded: str) -> bool:
-    address = _address(host)
+    address = _parse_address(host)
     if host == "localhost" or (address is not None and address.is_loopback):
         return True
-    return any(_matches(entry.strip().lower(), host.lower(), address, port) for entry in excluded.split(","))
+    return any(
+        _matches_exclusion(entry.strip().lower(), host.lower(), address, port) for entry in excluded.split(",")
+    )
 
 
-def _matches(
+def _matches_exclusion(
     entry: str, host: str, address: ipaddress.IPv4Address | ipaddress.IPv6Address | None, port: int | None
 ) -> bool:
     if not entry or entry == "*":
@@ -231,17 +241,17 @@ def _matches(
         except ValueError:
             return False
     name, colon, number = entry.rpartition(":")
-    if colon and re.fullmatch("[0-9]{1,5}", number) and _address(entry) is None:
+    if colon and re.fullmatch("[0-9]{1,5}", number) and _parse_address(entry) is None:
         if int(number) != port:
             return False
         entry = name.strip("[]")
     if address is not None:
-        return _address(entry) == address
+        return _parse_address(entry) == address
     suffix = entry.removeprefix("*")
     return host.endswith(suffix) if suffix.startswith(".") else host == suffix or host.endswith(f".{suffix}")
 
 
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
     try:
         return ipaddress.ip_address(text)
     except ValueError:

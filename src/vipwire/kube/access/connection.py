@@ -95,17 +95,22 @@ class Connection:
     ) -> AsyncIterator[Response]:
         """Send a request and yield the answer; `timeout` in seconds. Raises one of TRANSPORT_ERRORS."""
         credential = await self._access.credential(time.time())
-        headers = {**self._headers, **_headers(credential, payload)}
+        headers = {**self._headers, **_build_headers(credential, payload)}
         target = f"{self._prefix}{path}{'?' if query else ''}{urlencode(query, quote_via=quote)}"
         if self._places is not None:
-            await self._look_up(self._places)
+            await self._resolve_addresses(self._places)
         began, status = time.perf_counter(), ""
         request = self._client.request(
-            self._server(credential), method, target, headers, timeout=timeout, body=payload.body if payload else None
+            self._build_server(credential),
+            method,
+            target,
+            headers,
+            timeout=timeout,
+            body=payload.body if payload else None,
         )
         async with contextlib.AsyncExitStack() as stack:
             try:
-                answer = await self._answer(stack.enter_async_context(request))
+                answer = await self._await_response(stack.enter_async_context(request))
                 status = str(answer.status)
             finally:
                 self._witness(RequestResult(method, self._host, status or "<error>", time.perf_counter() - began))
@@ -113,7 +118,7 @@ class Connection:
                 self._access.credentials.discard()
             yield answer
 
-    async def _answer(self, request: Awaitable[Response]) -> Response:
+    async def _await_response(self, request: Awaitable[Response]) -> Response:
         try:
             async with asyncio.timeout(self._answer_timeout):
                 return await request
@@ -124,15 +129,15 @@ class Connection:
                 raise
             raise VipwireError(self._access.tls.explain(error)) from error
 
-    async def _look_up(self, told: Callable[[frozenset[AddressPort]], None]) -> None:
+    async def _resolve_addresses(self, told: Callable[[frozenset[AddressPort]], None]) -> None:
         """Report the next connection's addresses; if the name has none now, use those of the last look-up.
 
         The addresses of the last look-up are reported as well, because connections to them may be open.
         """
         self._url = self._access.server
-        host, port = _host_and_port(self._access.proxy or self._url)
+        host, port = _split_url(self._access.proxy or self._url)
         try:
-            found = await _addresses(host)
+            found = await _resolve_host(host)
         except OSError:
             if self._known and self._access.proxy is None:
                 address, _ = self._known[0]
@@ -143,18 +148,18 @@ class Connection:
             self._known, before = known, self._known
             told(frozenset((*known, *before)))
 
-    def _server(self, credential: Credential) -> Server:
+    def _build_server(self, credential: Credential) -> Server:
         tls = self._access.tls
         if tls is None:
             return Server(self._url, proxy=self._access.proxy)
         material = tls.material(credential.certificate)
         if self._context is None or material != self._material:
             self._context, self._material = tls.context(material), material
-        name = tls.name if self._url == self._access.server else tls.name or _host_and_port(self._access.server)[0]
+        name = tls.name if self._url == self._access.server else tls.name or _split_url(self._access.server)[0]
         return Server(self._url, self._context, name, self._access.proxy)
 
 
-async def _addresses(host: str) -> tuple[Address, ...]:
+async def _resolve_host(host: str) -> tuple[Address, ...]:
     """Look up a host's addresses, in a fixed order. Raise OSError."""
     with contextlib.suppress(ValueError):
         return (parse_address(host),)
@@ -162,7 +167,7 @@ async def _addresses(host: str) -> tuple[Address, ...]:
     return tuple(sorted({parse_address(str(place[0]).partition("%")[0]) for *_, place in found}))
 
 
-def _host_and_port(url: str) -> tuple[str, int]:
+def _split_url(url: str) -> tuple[str, int]:
     parts = urlsplit(url)
     return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
@@ -173,7 +178,7 @@ def _replace_host(url: str, host: str) -> str:
     return parts._replace(netloc=f"{place}:{parts.port}" if parts.port else place).geturl()
 
 
-def _headers(credential: Credential, payload: Payload | None) -> Mapping[str, str]:
+def _build_headers(credential: Credential, payload: Payload | None) -> Mapping[str, str]:
     headers = {"Content-Type": payload.content_type} if payload else {}
     if credential.authorization:
         if not credential.authorization.isprintable():

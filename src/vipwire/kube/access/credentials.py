@@ -98,12 +98,12 @@ class ExecPlugin:
         self._command = str(folder / plugin.command) if has_slash else plugin.command
         self._environ = dict(environ)
         self._environ.update((item.name, item.value) for item in plugin.env or ())
-        self._environ["KUBERNETES_EXEC_INFO"] = self._exec_info(cluster)
+        self._environ["KUBERNETES_EXEC_INFO"] = self._encode_exec_info(cluster)
         self._kept: Credential | None = None
         self._expires: float | None = None
         self._lock = asyncio.Lock()
 
-    def _exec_info(self, cluster: Mapping[str, object]) -> str:
+    def _encode_exec_info(self, cluster: Mapping[str, object]) -> str:
         spec: dict[str, object] = {"interactive": False}
         if self._plugin.provide_cluster_info:
             spec["cluster"] = dict(cluster)
@@ -115,13 +115,13 @@ class ExecPlugin:
         async with self._lock:
             expired = self._expires is not None and now >= self._expires - EXPIRY_MARGIN
             if self._kept is None or expired:
-                self._kept, self._expires = self._parse(await self._run())
+                self._kept, self._expires = self._parse_output(await self._run_plugin())
             return self._kept
 
     def discard(self) -> None:
         self._kept = None
 
-    async def _run(self) -> bytes:
+    async def _run_plugin(self) -> bytes:
         try:
             process = await asyncio.create_subprocess_exec(
                 self._command,
@@ -149,7 +149,7 @@ class ExecPlugin:
             raise ConfigError(f"{self._where}.command: {self._command} exited {process.returncode}: {said}")
         return output
 
-    def _parse(self, output: bytes) -> tuple[Credential, float | None]:
+    def _parse_output(self, output: bytes) -> tuple[Credential, float | None]:
         try:
             return _read_answer(output, self._plugin.api_version)
         except (ValueError, msgspec.MsgspecError) as error:
@@ -174,6 +174,6 @@ def _read_answer(output: bytes, version: str | None) -> tuple[Credential, float 
     return Credential(f"Bearer {status.token}" if status.token else "", certificate), until
 
 
-def basic(username: str, password: str) -> Credential:
+def encode_basic(username: str, password: str) -> Credential:
     """Build HTTP basic credentials (RFC 7617)."""
     return Credential("Basic " + base64.b64encode(f"{username}:{password}".encode()).decode())

@@ -114,7 +114,7 @@ def parse_kubeconfig(text: str, file: Path) -> Selected:
 
 def parse_kubeconfigs(texts: Iterable[tuple[str, Path]]) -> Selected:
     """Parse the current context of several kubeconfigs, each a text and its file. Raises ConfigError."""
-    configs = [(_config(text, file), str(file)) for text, file in texts]
+    configs = [(_parse_config(text, file), str(file)) for text, file in texts]
     where = ", ".join(file for _, file in configs)
     name = next((config.current_context for config, _ in configs if config.current_context), None)
     if not name:
@@ -122,14 +122,14 @@ def parse_kubeconfigs(texts: Iterable[tuple[str, Path]]) -> Selected:
     contexts = [(item, file) for config, file in configs for item in config.contexts or ()]
     clusters = [(item, file) for config, file in configs for item in config.clusters or ()]
     users = [(item, file) for config, file in configs for item in config.users or ()]
-    found, context_file = _find(contexts, name, f"{where}: current-context", "contexts")
+    found, context_file = _find_named(contexts, name, f"{where}: current-context", "contexts")
     context, path = found.context or Context(), f"contexts[{name}].context"
     if not context.cluster:
         raise ConfigError(f"{context_file}: {path}.cluster: is missing")
-    cluster, file = _find(clusters, context.cluster, f"{where}: {path}.cluster", "clusters")
+    cluster, file = _find_named(clusters, context.cluster, f"{where}: {path}.cluster", "clusters")
     user, user_file = User(), file
     if context.user:
-        named, user_file = _find(users, context.user, f"{where}: {path}.user", "users")
+        named, user_file = _find_named(users, context.user, f"{where}: {path}.user", "users")
         user = named.user or User()
     selected = Selected(cluster.cluster or Cluster(), user, file, user_file)
     _check_user(user, f"{user_file}: users[{context.user}].user")
@@ -137,7 +137,7 @@ def parse_kubeconfigs(texts: Iterable[tuple[str, Path]]) -> Selected:
     return selected
 
 
-def _config(text: str, file: Path) -> _Config:
+def _parse_config(text: str, file: Path) -> _Config:
     from vipwire.config.yaml_values import load_yaml  # noqa: PLC0415  # heavy, and a Pod in a cluster reads no YAML
 
     try:
@@ -154,7 +154,7 @@ def _config(text: str, file: Path) -> _Config:
         raise ConfigError(f"{file}: not a kubeconfig: {error}") from error
 
 
-def _find(items: Sequence[tuple[_Named, str]], name: str, where: str, group: str) -> tuple[_Named, str]:
+def _find_named(items: Sequence[tuple[_Named, str]], name: str, where: str, group: str) -> tuple[_Named, str]:
     for item, file in items:
         if item.name == name:
             return item, file

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from vipwire.errors import ConfigError
-from vipwire.kube.access.access import FOLDER, Access, access_of
+from vipwire.kube.access.access import FOLDER, Access, build_access
 from vipwire.kube.access.kubeconfig import parse_kubeconfigs
 from vipwire.kube.access.tls import read_text
 
@@ -25,12 +25,12 @@ class KubeconfigFiles(NamedTuple):
     def access(self, tell: Callable[[str], object], environ: Mapping[str, str] = os.environ) -> Access:
         """Find out how to reach its server, and pass `tell` a line about it; raise ConfigError."""
         selected = parse_kubeconfigs((read_text(path, self.by), path) for path in self.paths)
-        access = access_of(selected, None, environ)
+        access = build_access(selected, None, environ)
         tell(f"note: asking {access.server}, which {selected.file} names ({self.by})")
         return access
 
 
-def kubectls(environ: Mapping[str, str] = os.environ) -> KubeconfigFiles | None:
+def find_kubectl_files(environ: Mapping[str, str] = os.environ) -> KubeconfigFiles | None:
     """Find kubectl's kubeconfig; None if none exists. Raise ConfigError if $KUBECONFIG names only missing files."""
     if named := [Path(text) for text in environ.get("KUBECONFIG", "").split(os.pathsep) if text]:
         there = tuple(path for path in dict.fromkeys(named) if path.is_file())
@@ -42,7 +42,9 @@ def kubectls(environ: Mapping[str, str] = os.environ) -> KubeconfigFiles | None:
     return KubeconfigFiles((own,), "as kubectl does") if own.is_file() else None
 
 
-def of_this_machine(environ: Mapping[str, str] = os.environ, *, role: str = "admin") -> KubeconfigFiles | None:
+def find_files_of_this_machine(
+    environ: Mapping[str, str] = os.environ, *, role: str = "admin"
+) -> KubeconfigFiles | None:
     """Find the readable kubeconfig of a role from a `vipwire up` or `join` on this machine; None without one."""
     path = Path(environ.get("VIPWIRE_DATA_DIR") or FOLDER, f"{role}.kubeconfig")
     return KubeconfigFiles((path,), "of this machine") if os.access(path, os.R_OK) else None

@@ -14,7 +14,7 @@ from typing import Final, Generic
 
 import msgspec
 
-from vipwire.config.yaml_values import place_after, read_documents
+from vipwire.config.yaml_values import find_place_in_error, read_documents
 from vipwire.errors import DecodeError
 from vipwire.kube import wire
 from vipwire.kube.convert_slice import convert_endpoints
@@ -31,7 +31,7 @@ from vipwire.kube.resource import (
 )
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
-from vipwire.model.text import nearest
+from vipwire.model.text import find_nearest
 from vipwire.watched_objects.event import K, K_co, Kind, Object, T, T_co
 
 _DEEPEST_LIST = 8
@@ -123,15 +123,15 @@ class ManifestReader(Generic[K, T]):
         file = format_value(file)
         entries: list[ManifestObject[K, T]] = []
         problems, ignored, nameless = list[Problem](), set[str](), 0
-        for index, document in enumerate(_parse(text, json_only=file.endswith(".json"))):
+        for index, document in enumerate(_parse_documents(text, json_only=file.endswith(".json"))):
             try:
-                for item in _objects(document, "", 0):
+                for item in _list_objects(document, "", 0):
                     if isinstance(item, str):
                         problems.append(file_problem(file, f"document {index + 1}", item))
-                    elif entry := self._entry(item):
+                    elif entry := self._read_entry(item):
                         entries.append(entry)
                         nameless += not entry.name.name
-                    elif mistake := self._mistake(str(item["kind"]), str(item["apiVersion"])):
+                    elif mistake := self._explain_unknown_kind(str(item["kind"]), str(item["apiVersion"])):
                         problems.append(file_problem(file, f"document {index + 1}", mistake))
                     else:
                         ignored.add(f"{item['kind']} ({item['apiVersion']})")
@@ -145,16 +145,16 @@ class ManifestReader(Generic[K, T]):
                 )
         return Manifest(file, tuple(entries), tuple(problems), frozenset(ignored))
 
-    def _mistake(self, word: str, version: str) -> str:
+    def _explain_unknown_kind(self, word: str, version: str) -> str:
         """Explain the mistake in an unread kind; "" for a kind of other programs."""
-        near = nearest(word, self._by_word, 0.7)
+        near = find_nearest(word, self._by_word, 0.7)
         meant = f" (did you mean {near}?)" if near else ""
         known = _KINDS_OF_KUBERNETES.get(version.rpartition("/")[0])
         if known is None or word in known:
             return ""
         return f"there is no kind {word} in {version}{meant}"
 
-    def _entry(self, item: dict[str, object]) -> ManifestObject[K, T] | None:
+    def _read_entry(self, item: dict[str, object]) -> ManifestObject[K, T] | None:
         """Read one object; None if its kind is not read."""
         word, version = str(item["kind"]), str(item["apiVersion"])
         known = self._by_word.get(word)
@@ -186,12 +186,12 @@ def file_problem(file: str, place: str, message: str) -> Problem:
     return Problem("Manifest", ObjectName("", format_value(file)), place, message)
 
 
-def _parse(text: str, *, json_only: bool) -> list[object]:
-    documents = _json_documents(text) if json_only else read_documents(text, len(text) + _MOST_ALIASED)
+def _parse_documents(text: str, *, json_only: bool) -> list[object]:
+    documents = _parse_json_documents(text) if json_only else read_documents(text, len(text) + _MOST_ALIASED)
     return [document for document in documents if document is not None]
 
 
-def _json_documents(text: str) -> Iterator[object]:
+def _parse_json_documents(text: str) -> Iterator[object]:
     decoder, rest = json.JSONDecoder(object_pairs_hook=_refuse_repeated_keys), _skip_space(text, 0)
     while rest < len(text):
         try:
@@ -200,7 +200,9 @@ def _json_documents(text: str) -> Iterator[object]:
             raise DecodeError(f"line {error.lineno}, column {error.colno}: {error.msg}") from error
         except Exception as error:  # huge numbers, deep nesting, a duplicate key
             reason = "nested too deep" if isinstance(error, RecursionError) else error
-            raise DecodeError(f"{place_after(text[:rest])}: in the document that begins here: {reason}") from error
+            raise DecodeError(
+                f"{find_place_in_error(text[:rest])}: in the document that begins here: {reason}"
+            ) from error
         yield document
         rest = _skip_space(text, end)
 
@@ -217,7 +219,7 @@ def _refuse_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     return found
 
 
-def _objects(document: object, version: str, depth: int, kind: str = "") -> Iterator[dict[str, object] | str]:
+def _list_objects(document: object, version: str, depth: int, kind: str = "") -> Iterator[dict[str, object] | str]:
     """Unfold lists; yield each object, or a text that says why an item is none."""
     if not isinstance(document, dict):
         yield f"is {type(document).__name__}, not an object"
@@ -235,7 +237,7 @@ def _objects(document: object, version: str, depth: int, kind: str = "") -> Iter
         # Items of a ServiceList omit kind and version; items of a List have them.
         of = ("", "") if kind == "List" else (kind.removesuffix("List"), version)
         for item in items or ():
-            yield from _objects(item, of[1], depth + 1, of[0])
+            yield from _list_objects(item, of[1], depth + 1, of[0])
 
 
 def _read_endpoints(document: object) -> tuple[tuple[Object, ...], tuple[Problem, ...]]:

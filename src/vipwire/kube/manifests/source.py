@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Generic, TypeAlias
 
-from vipwire.config.yaml_values import place_after
+from vipwire.config.yaml_values import find_place_in_error
 from vipwire.errors import ConfigError, DecodeError
 from vipwire.file_io.file_watch import FileWatch
 from vipwire.kube.contact import Health
@@ -80,11 +80,11 @@ def take_inventory(
     owners: dict[Key[K], str] = {}
     for manifest in sorted(manifests, key=lambda manifest: manifest.file):
         for problem in manifest.problems:
-            _add(problems, (files_are, problem.object), (problem,))
+            _add_problems(problems, (files_are, problem.object), (problem,))
         for entry in manifest.entries:
-            _take(entry, manifest.file, objects, problems, owners)
+            _add_entry(entry, manifest.file, objects, problems, owners)
     for problem in file_problems:
-        _add(problems, (files_are, problem.object), (problem,))
+        _add_problems(problems, (files_are, problem.object), (problem,))
     return Inventory(objects, problems)
 
 
@@ -96,7 +96,7 @@ def list_by_kind(inventory: Inventory[K, T], kinds: Iterable[K]) -> Iterator[Lis
         yield Listed(kind, objects, tuple(problem for group in problems for problem in group))
 
 
-def differences(before: Inventory[K, T], after: Inventory[K, T]) -> Iterator[EventOf[K, T]]:
+def diff_inventories(before: Inventory[K, T], after: Inventory[K, T]) -> Iterator[EventOf[K, T]]:
     """Yield the changed objects, and objects with only changed problems."""
     keys = {**before.objects, **after.objects, **before.problems, **after.problems}
     for key in keys:
@@ -107,7 +107,7 @@ def differences(before: Inventory[K, T], after: Inventory[K, T]) -> Iterator[Eve
         yield Deleted(*key, problems) if new is None else Upserted(new, problems)
 
 
-def _take(
+def _add_entry(
     entry: ManifestObject[K, T],
     file: str,
     objects: dict[Key[K], T],
@@ -118,14 +118,14 @@ def _take(
     taken = next((key for key in keys if key in owners), None)
     if taken is not None:
         message = f"is also in {owners[taken]}: vipwire uses that object, and ignores the one in {file}"
-        _add(problems, taken, (Problem(entry.kind.value, entry.name, "metadata.name", message),))
+        _add_problems(problems, taken, (Problem(entry.kind.value, entry.name, "metadata.name", message),))
         return
     owners.update(dict.fromkeys(keys, file))
     objects.update(zip(keys, entry.objects, strict=False))
-    _add(problems, keys[0], entry.problems)
+    _add_problems(problems, keys[0], entry.problems)
 
 
-def _add(problems: dict[Key[K], tuple[Problem, ...]], key: Key[K], more: tuple[Problem, ...]) -> None:
+def _add_problems(problems: dict[Key[K], tuple[Problem, ...]], key: Key[K], more: tuple[Problem, ...]) -> None:
     if more:
         problems[key] = problems.get(key, ()) + more
 
@@ -158,22 +158,24 @@ class ManifestSource(Generic[K, T]):
 
     async def run(self, emit: Callable[[EventOf[K, T]], None]) -> None:
         """Emit everything once, then changes, until cancelled. `emit` must be quick and must not raise."""
-        inventory = await asyncio.to_thread(self.scan)
+        inventory = await asyncio.to_thread(self.read_inventory)
         for first in list_by_kind(inventory, self._reader.kinds):
             emit(first)
         self._note_health()
         while True:
-            folders = self._folders()
-            async with aclosing(self._watch.hints(map(Path, folders), every=LOOK, settle=SETTLE)) as times:
+            folders = self._read_folder_identities()
+            async with aclosing(
+                self._watch.yield_change_hints(map(Path, folders), every=LOOK, settle=SETTLE)
+            ) as times:
                 async for _ in times:
-                    before, inventory = inventory, await asyncio.to_thread(self.scan)
-                    for event in differences(before, inventory):
+                    before, inventory = inventory, await asyncio.to_thread(self.read_inventory)
+                    for event in diff_inventories(before, inventory):
                         emit(event)
                     self._note_health()
-                    if self._folders() != folders:
+                    if self._read_folder_identities() != folders:
                         break
 
-    def _folders(self) -> dict[str, tuple[int, int]]:
+    def _read_folder_identities(self) -> dict[str, tuple[int, int]]:
         """Return the folders to watch with their identity: a replaced folder needs a new watch."""
         folders = {}
         for path in self._paths:
@@ -185,7 +187,7 @@ class ManifestSource(Generic[K, T]):
             folders[str(folder)] = (status.st_dev, status.st_ino)
         return folders
 
-    def scan(self) -> Inventory[K, T]:
+    def read_inventory(self) -> Inventory[K, T]:
         """Read the changed files, and merge."""
         files: dict[str, _File[K, T]] = {}
         for path in self._paths:
@@ -198,15 +200,15 @@ class ManifestSource(Generic[K, T]):
         """Read a path's files. If one vanishes meanwhile, list again: the whole folder may have vanished."""
         files: dict[str, _File[K, T] | None] = {}
         for _ in range(3):
-            found = self._list(path)
+            found = self._list_folder(path)
             if found is None:
-                return {name: file for name, file in self._files.items() if _is_in(name, path)}
-            files = {name: self._read(name) for name in found}
+                return {name: file for name, file in self._files.items() if _is_below(name, path)}
+            files = {name: self._read_file(name) for name in found}
             if None not in files.values():
                 break
         return {name: file for name, file in files.items() if file is not None}
 
-    def _list(self, path: Path) -> list[str] | None:
+    def _list_folder(self, path: Path) -> list[str] | None:
         """List a path's files; None (and a problem) if the path is missing or unreadable."""
         name = str(path)
         try:
@@ -223,31 +225,33 @@ class ManifestSource(Generic[K, T]):
         self._gone.pop(name, None)
         return found
 
-    def _read(self, name: str) -> _File[K, T] | None:
+    def _read_file(self, name: str) -> _File[K, T] | None:
         """Read a file if it changed; None if it vanished since the listing."""
         known = self._files.get(name)
         try:
             status = os.stat(name)  # noqa: PTH116 - a string all along
-            if known is not None and (known.signature == _signature(status) or _is_being_written(status)):
+            if known is not None and (known.signature == _compute_signature(status) or _is_being_written(status)):
                 return known
-            manifest = self._reader.read(_text(_content(name, status, is_named=Path(name) in self._paths)), name)
+            manifest = self._reader.read(
+                _decode_text(_read_content(name, status, is_named=Path(name) in self._paths)), name
+            )
         except OSError as error:
             if isinstance(error, FileNotFoundError) and not os.path.islink(name):  # noqa: PTH114 - as above
                 return None
             return _keep_old_objects(name, known, _UNREAD, error)
         except Exception as error:  # noqa: BLE001 - an error in one file must not stop the others
-            return _keep_old_objects(name, known, _signature(status), error)
+            return _keep_old_objects(name, known, _compute_signature(status), error)
         if manifest.problems and known is not None:
             manifest = _keep_missing(manifest, known.manifest)
         if manifest.ignored:
             _log.info("%s: ignoring kinds: %s", manifest.file, ", ".join(sorted(manifest.ignored)))
-        return _File(_signature(status), manifest)
+        return _File(_compute_signature(status), manifest)
 
     def _note_health(self) -> None:
         for path in self._paths:
             name = str(path)
             problem = self._gone.get(name) or next(
-                (file.problem for key, file in sorted(self._files.items()) if file.problem and _is_in(key, path)),
+                (file.problem for key, file in sorted(self._files.items()) if file.problem and _is_below(key, path)),
                 None,
             )
             before = self._health.get(name)
@@ -277,13 +281,13 @@ def _is_manifest(entry: os.DirEntry[str]) -> bool:
     return entry.name.endswith(SUFFIXES) and not entry.name.startswith(".")
 
 
-def _signature(status: os.stat_result) -> Signature:
+def _compute_signature(status: os.stat_result) -> Signature:
     if stat.S_ISFIFO(status.st_mode):  # a pipe never repeats its data
         return status.st_dev, status.st_ino, 0, 0
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
-def _content(name: str, status: os.stat_result, *, is_named: bool) -> bytes:
+def _read_content(name: str, status: os.stat_result, *, is_named: bool) -> bytes:
     """Read a file, or a pipe that an operator named (`/dev/stdin`). Opening a device can do harm."""
     is_pipe = stat.S_ISFIFO(status.st_mode)
     if not stat.S_ISREG(status.st_mode) and not (is_pipe and is_named):
@@ -303,11 +307,11 @@ def _content(name: str, status: os.stat_result, *, is_named: bool) -> bytes:
     raise DecodeError(f": is larger than {MOST_BYTES >> 20} MiB")
 
 
-def _text(content: bytes) -> str:
+def _decode_text(content: bytes) -> str:
     try:
         return content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        place = place_after(content[: error.start].decode(errors="replace"))
+        place = find_place_in_error(content[: error.start].decode(errors="replace"))
         raise DecodeError(f"{place}: is not UTF-8: {error.reason}") from error
 
 
@@ -316,7 +320,7 @@ def _is_being_written(status: os.stat_result) -> bool:
     return status.st_size == 0 and time.time() - status.st_mtime < FRESH
 
 
-def _is_in(name: str, path: Path) -> bool:
+def _is_below(name: str, path: Path) -> bool:
     return name == str(path) or Path(name).parent == path
 
 

@@ -92,13 +92,13 @@ class _Symbol(NamedTuple):
 def read_object(data: bytes) -> ObjectFile:
     """Read an object file. Raise DecodeError if malformed, or if the loader lacks a feature."""
     try:
-        sections = _sections(data)
-        symbols = _symbols(sections)
+        sections = _read_sections(data)
+        symbols = _read_symbols(sections)
         named = {section.name: section.body for section in sections}
         found = ObjectFile(
             {each.name: each.body for each in sections if each.kind == _PROGBITS and each.name.startswith("cgroup/")},
             {
-                sections[each.target].name: tuple(_relocations(each, symbols))
+                sections[each.target].name: tuple(_read_relocations(each, symbols))
                 for each in _select_sections(sections, _RELOCATIONS)
             },
             {
@@ -124,7 +124,7 @@ def _check_file(found: ObjectFile) -> ObjectFile:
     return found
 
 
-def _sections(data: bytes) -> list[_Section]:
+def _read_sections(data: bytes) -> list[_Section]:
     if data[:6] != _HEADER or struct.unpack_from("<HH", data, 16) != _RELOCATABLE_BPF:
         raise DecodeError("not a relocatable little-endian object file of BPF programs")
     (at,) = struct.unpack_from("<Q", data, 40)
@@ -132,7 +132,7 @@ def _sections(data: bytes) -> list[_Section]:
     headers = [struct.unpack_from("<IIQQQQIIQQ", data, at + index * each) for index in range(count)]
     bodies = [b"" if header[1] == _ABSENT else data[header[4] : header[4] + header[5]] for header in headers]
     return [
-        _Section(_text(bodies[names_at], header[0]), header[1], header[6], header[7], body)
+        _Section(_read_string(bodies[names_at], header[0]), header[1], header[6], header[7], body)
         for header, body in zip(headers, bodies, strict=True)
     ]
 
@@ -141,17 +141,17 @@ def _select_sections(sections: list[_Section], kind: int) -> Iterator[_Section]:
     return (section for section in sections if section.kind == kind)
 
 
-def _symbols(sections: list[_Section]) -> list[_Symbol]:
+def _read_symbols(sections: list[_Section]) -> list[_Symbol]:
     table = next(_select_sections(sections, _SYMBOLS))
     names = sections[table.link].body
     found = []
     for name, _, _, section, value, size in struct.iter_unpack("<IBBHQQ", table.body):
         place = sections[section].name if section < len(sections) else ""
-        found.append(_Symbol(_text(names, name), place, value, size))
+        found.append(_Symbol(_read_string(names, name), place, value, size))
     return found
 
 
-def _relocations(section: _Section, symbols: list[_Symbol]) -> Iterator[Relocation]:
+def _read_relocations(section: _Section, symbols: list[_Symbol]) -> Iterator[Relocation]:
     for offset, what in struct.iter_unpack("<QQ", section.body):
         if what & 0xFFFFFFFF != _LOAD_64:
             raise DecodeError(f"relocation of type {what & 0xFFFFFFFF} in {section.name}")
@@ -159,5 +159,5 @@ def _relocations(section: _Section, symbols: list[_Symbol]) -> Iterator[Relocati
         yield Relocation(offset, symbol.name, symbol.section, symbol.value)
 
 
-def _text(table: bytes, offset: int) -> str:
+def _read_string(table: bytes, offset: int) -> str:
     return table[offset : table.index(b"\0", offset)].decode("ascii")

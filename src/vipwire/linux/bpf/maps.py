@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, Self
 
 from vipwire.linux.bpf.elf import MapShape
-from vipwire.linux.bpf.syscall import BpfCommand, address_of, bpf, buffer_of, information
+from vipwire.linux.bpf.syscall import BpfCommand, address_of, buffer_of, call_bpf, read_object_info
 
 ARRAY: Final = 2
 _SOCKET_STORAGE: Final = 24
@@ -26,7 +26,7 @@ class Map:
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
-        data = information(descriptor)
+        data = read_object_info(descriptor)
         self.shape = MapShape(*struct.unpack_from("=I4xIIII", data))
         (self.number,) = struct.unpack_from("=I", data, 4)
 
@@ -37,7 +37,7 @@ class Map:
         try:
             words = (max(types, 0), 1, 2) if types >= 0 else (0, 0, 0)
             attributes = struct.pack("=IIIIIII16sIIIII", *shape, 0, 0, name.encode()[:15], 0, *words, 0)
-            return cls(bpf(BpfCommand.MAP_CREATE, attributes))
+            return cls(call_bpf(BpfCommand.MAP_CREATE, attributes))
         finally:
             if types >= 0:
                 os.close(types)
@@ -47,7 +47,7 @@ class Map:
         """Create a read-only map that holds these bytes."""
         made = cls.create(name, MapShape(ARRAY, 4, len(data), 1, _READ_ONLY_FOR_PROGRAMS))
         made.write([bytes(4)], [data])
-        bpf(BpfCommand.MAP_FREEZE, struct.pack("=I", made.descriptor))
+        call_bpf(BpfCommand.MAP_FREEZE, struct.pack("=I", made.descriptor))
         return made
 
     def close(self) -> None:
@@ -57,7 +57,7 @@ class Map:
         """Read one element; None if missing."""
         where, found = buffer_of(key), buffer_of(self.shape.value_size)
         try:
-            bpf(
+            call_bpf(
                 BpfCommand.MAP_LOOKUP,
                 struct.pack("=I4xQQQ", self.descriptor, address_of(where), address_of(found), 0),
             )
@@ -73,10 +73,10 @@ class Map:
             for key, value in zip(keys, values, strict=True):
                 where, what = buffer_of(key), buffer_of(value)
                 attributes = struct.pack("=I4xQQQ", self.descriptor, address_of(where), address_of(what), 0)
-                bpf(BpfCommand.MAP_UPDATE, attributes)
+                call_bpf(BpfCommand.MAP_UPDATE, attributes)
             return
         all_keys, all_values = bytearray(b"".join(keys)), bytearray(b"".join(values))
-        bpf(BpfCommand.UPDATE_BATCH, self._batch(0, 0, all_keys, all_values, len(keys)))
+        call_bpf(BpfCommand.UPDATE_BATCH, self._read_batch(0, 0, all_keys, all_values, len(keys)))
 
     def write_what_fits(self, elements: Mapping[bytes, bytes]) -> None:
         """Write elements while the map has room. Raise OSError for any other reason."""
@@ -91,7 +91,7 @@ class Map:
         for key in keys:
             where = buffer_of(key)
             try:
-                bpf(BpfCommand.MAP_DELETE, struct.pack("=I4xQ", self.descriptor, address_of(where)))
+                call_bpf(BpfCommand.MAP_DELETE, struct.pack("=I4xQ", self.descriptor, address_of(where)))
             except OSError as error:
                 if error.errno != errno.ENOENT:
                     raise
@@ -103,9 +103,9 @@ class Map:
         while True:
             keys, values = bytearray(key_size * room), bytearray(value_size * room)
             start = 0 if first else address_of(position)
-            attributes = buffer_of(self._batch(start, address_of(position), keys, values, room))
+            attributes = buffer_of(self._read_batch(start, address_of(position), keys, values, room))
             try:
-                bpf(BpfCommand.LOOKUP_BATCH, attributes)
+                call_bpf(BpfCommand.LOOKUP_BATCH, attributes)
                 last = False
             except OSError as error:
                 if error.errno == errno.ENOSPC:  # one bucket holds more elements than the buffer
@@ -125,18 +125,18 @@ class Map:
             first = False
 
     def map_memory(self, *, write: bool) -> mmap.mmap:
-        each = stride(self.shape)
+        each = compute_stride(self.shape)
         size = -(-self.shape.max_entries * each // mmap.PAGESIZE) * mmap.PAGESIZE
         access = mmap.PROT_READ | (mmap.PROT_WRITE if write else 0)
         return mmap.mmap(self.descriptor, size, mmap.MAP_SHARED, access)
 
-    def _batch(self, start: int, end: int, keys: bytearray, values: bytearray, count: int) -> bytes:
+    def _read_batch(self, start: int, end: int, keys: bytearray, values: bytearray, count: int) -> bytes:
         return struct.pack(
             "=QQQQIIQQ", start, end, address_of(keys), address_of(values), count, self.descriptor, 0, 0
         )
 
 
-def stride(shape: MapShape) -> int:
+def compute_stride(shape: MapShape) -> int:
     """Return the distance between elements of an array, in bytes."""
     return (shape.value_size + 7) & ~7
 
@@ -149,4 +149,4 @@ def _storage_types(size: int) -> int:
     blob = buffer_of(
         struct.pack("=HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(names)) + types + names
     )
-    return bpf(BpfCommand.BTF_LOAD, struct.pack("=QQIII", address_of(blob), 0, len(blob), 0, 0))
+    return call_bpf(BpfCommand.BTF_LOAD, struct.pack("=QQIII", address_of(blob), 0, len(blob), 0, 0))

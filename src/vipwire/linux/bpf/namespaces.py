@@ -41,19 +41,19 @@ def netns_inode() -> int:
     return _HERE.stat().st_ino
 
 
-def gone_among(namespaces: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
+def find_gone(namespaces: Iterable[tuple[int, int]]) -> frozenset[tuple[int, int]]:
     """Return the deleted network namespaces, by cookie and inode number; none if the kernel does not tell."""
     try:
-        with _HERE.open("rb", 0) as nsfs, _held_by_a_socket() as living:
-            if _opens(nsfs.fileno(), living):
-                return frozenset(each for each in namespaces if not _opens(nsfs.fileno(), each))
+        with _HERE.open("rb", 0) as nsfs, _make_socket_namespace() as living:
+            if _can_open(nsfs.fileno(), living):
+                return frozenset(each for each in namespaces if not _can_open(nsfs.fileno(), each))
     except (OSError, AttributeError):  # an older kernel, another C library, no right
         pass
     return frozenset()
 
 
 @contextlib.contextmanager
-def _held_by_a_socket() -> Iterator[tuple[int, int]]:
+def _make_socket_namespace() -> Iterator[tuple[int, int]]:
     """Make a network namespace that only a socket holds; yield its cookie and inode number. Raise OSError."""
     if " ".join(Path("/proc/self/uid_map").read_text(encoding="ascii").split()) != _ALL_USERS:
         raise PermissionError(errno.EPERM, "not in the initial user namespace")
@@ -73,7 +73,7 @@ def _make_namespace() -> tuple[socket.socket, int, int]:
         return found
 
 
-def _opens(nsfs: int, namespace: tuple[int, int]) -> bool:
+def _can_open(nsfs: int, namespace: tuple[int, int]) -> bool:
     cookie, inode = namespace
     handle = ctypes.create_string_buffer(_HANDLE.pack(16, _FILEID_NSFS, cookie, _CLONE_NEWNET, inode))
     descriptor = _LIBC.open_by_handle_at(nsfs, handle, os.O_RDONLY | os.O_CLOEXEC)
@@ -86,10 +86,10 @@ def _opens(nsfs: int, namespace: tuple[int, int]) -> bool:
 
 def cookie_of(path: Path) -> int:
     """Return the cookie of another network namespace, such as /run/netns/NAME; needs CAP_SYS_ADMIN. Raise OSError."""
-    return within(path, netns_cookie)
+    return run_in_namespace(path, netns_cookie)
 
 
-def within(path: Path, action: Callable[[], T]) -> T:
+def run_in_namespace(path: Path, action: Callable[[], T]) -> T:
     """Call `action` in another network namespace, in a thread of its own. Needs CAP_SYS_ADMIN."""
     with ThreadPoolExecutor(1, "network namespace") as thread:
         return thread.submit(_run_inside, path, action).result()

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import UnsupportedError
-from vipwire.linux.bpf.syscall import BpfCommand, address_of, bpf, buffer_of, mount
+from vipwire.linux.bpf.syscall import BpfCommand, address_of, buffer_of, call_bpf, mount_filesystem
 
 BPFFS: Final = Path("/sys/fs/bpf")
 OURS: Final = BPFFS / "vipwire"
@@ -21,7 +21,7 @@ def open_pinned(path: Path) -> int | None:
     """Open the object at this path; None if missing."""
     name = buffer_of(bytes(path) + b"\0")
     try:
-        return bpf(BpfCommand.OPEN_PINNED, struct.pack("=QII", address_of(name), 0, 0))
+        return call_bpf(BpfCommand.OPEN_PINNED, struct.pack("=QII", address_of(name), 0, 0))
     except OSError as error:
         if error.errno == errno.ENOENT:
             return None
@@ -29,7 +29,7 @@ def open_pinned(path: Path) -> int | None:
 
 
 @contextmanager
-def opened(path: Path) -> Iterator[int | None]:
+def hold_pinned_open(path: Path) -> Iterator[int | None]:
     """Open the object at this path for the block, as `open_pinned` does."""
     descriptor = open_pinned(path)
     try:
@@ -46,11 +46,11 @@ def pin(descriptor: int, path: Path) -> None:
     with suppress(FileNotFoundError):
         draft.unlink()
     name = buffer_of(bytes(draft) + b"\0")
-    bpf(BpfCommand.PIN, struct.pack("=QII", address_of(name), descriptor, 0))
+    call_bpf(BpfCommand.PIN, struct.pack("=QII", address_of(name), descriptor, 0))
     draft.replace(path)
 
 
-def of_node(cookie: int) -> Path:
+def build_node_path(cookie: int) -> Path:
     return OURS / f"{cookie:x}"
 
 
@@ -69,7 +69,7 @@ def require_mounted(path: Path = BPFFS, *, may_mount: bool, could_mount: bool = 
     reason = ""
     if may_mount:
         try:
-            mount("bpffs", str(path), _KIND, "mode=0700")
+            mount_filesystem("bpffs", str(path), _KIND, "mode=0700")
         except OSError as error:
             reason = f" ({os.strerror(error.errno or 0)})"
         else:

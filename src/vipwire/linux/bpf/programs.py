@@ -9,7 +9,7 @@ import errno
 import struct
 from typing import Final, NamedTuple
 
-from vipwire.linux.bpf.syscall import BpfCommand, address_of, bpf, buffer_of, information
+from vipwire.linux.bpf.syscall import BpfCommand, address_of, buffer_of, call_bpf, read_object_info
 
 HOOKS: Final = {
     "connect4": 10,
@@ -78,14 +78,14 @@ def _load_with_log(hook: str, code: bytes, licence: str, name: str, log: "ctypes
         0,
         HOOKS[hook],
     )
-    return bpf(BpfCommand.PROGRAM_LOAD, attributes)
+    return call_bpf(BpfCommand.PROGRAM_LOAD, attributes)
 
 
-def program(descriptor: int) -> Program:
+def read_program(descriptor: int) -> Program:
     maps = (ctypes.c_uint32 * _MOST)()
     prepared = bytearray(64)
     struct.pack_into("=IQ", prepared, 52, _MOST, ctypes.addressof(maps))
-    data = information(descriptor, 256, bytes(prepared))
+    data = read_object_info(descriptor, 256, bytes(prepared))
     number, count = *struct.unpack_from("=I", data, 4), *struct.unpack_from("=I", data, 52)
     name = data[64:80].rstrip(b"\0").decode(errors="replace")
     return Program(number, name, frozenset(maps[: min(count, _MOST)]))
@@ -93,23 +93,23 @@ def program(descriptor: int) -> Program:
 
 def create_link(program: int, cgroup: int, hook: str) -> int:
     """Attach a program to a cgroup, both by their descriptors; return the link's descriptor."""
-    return bpf(BpfCommand.LINK_CREATE, struct.pack("=IIII32x", program, cgroup, HOOKS[hook], 0))
+    return call_bpf(BpfCommand.LINK_CREATE, struct.pack("=IIII32x", program, cgroup, HOOKS[hook], 0))
 
 
 def update_link(link: int, program: int, hook: str) -> None:
     """Replace a link's program atomically. Raise ValueError if the link belongs to another hook."""
-    if look_at_link(link).hook != HOOKS[hook]:
+    if read_link(link).hook != HOOKS[hook]:
         raise ValueError(f"the link is not that of {hook}")
-    bpf(BpfCommand.LINK_UPDATE, struct.pack("=IIII", link, program, 0, 0))
+    call_bpf(BpfCommand.LINK_UPDATE, struct.pack("=IIII", link, program, 0, 0))
 
 
-def detach(link: int) -> None:
+def detach_link(link: int) -> None:
     """Detach a link, even if other processes have it open."""
-    bpf(BpfCommand.LINK_DETACH, struct.pack("=I", link))
+    call_bpf(BpfCommand.LINK_DETACH, struct.pack("=I", link))
 
 
-def look_at_link(descriptor: int) -> BpfLink:
-    data = information(descriptor)
+def read_link(descriptor: int) -> BpfLink:
+    data = read_object_info(descriptor)
     _, number, running = struct.unpack_from("=III", data)
     cgroup, hook = struct.unpack_from("=QI", data, 16)
     return BpfLink(number, running, cgroup, hook)
@@ -120,21 +120,21 @@ def list_attached(cgroup: int, hook: str, *, effective: bool = False) -> tuple[t
 
     `effective`: those that the kernel calls for its sockets, including programs of the cgroups above.
     """
-    return _query(cgroup, HOOKS[hook], _EFFECTIVE if effective else 0)
+    return _query_programs(cgroup, HOOKS[hook], _EFFECTIVE if effective else 0)
 
 
-def at_interface(number: int) -> tuple[int, ...]:
-    return _query(number, _TCX_INGRESS, 0)[0]
+def list_tcx_programs(number: int) -> tuple[int, ...]:
+    return _query_programs(number, _TCX_INGRESS, 0)[0]
 
 
-def _query(place: int, hook: int, mode: int) -> tuple[tuple[int, ...], int]:
+def _query_programs(place: int, hook: int, mode: int) -> tuple[tuple[int, ...], int]:
     room = _MOST
     while True:
         numbers = (ctypes.c_uint32 * room)()
         # The kernel writes the last field, `revision`, even if the given size ends before it.
         attributes = buffer_of(struct.pack("=IIIIQII32x", place, hook, mode, 0, ctypes.addressof(numbers), room, 0))
         try:
-            bpf(BpfCommand.QUERY, attributes)
+            call_bpf(BpfCommand.QUERY, attributes)
             break
         except OSError as error:
             if error.errno != errno.ENOSPC:

@@ -50,7 +50,7 @@ def require_architecture() -> None:
         raise UnsupportedError(f"the programs of ebpf mode run on {known}; this is {platform.machine()}")
 
 
-def bpf(command: BpfCommand, attributes: bytes | Buffer) -> int:
+def call_bpf(command: BpfCommand, attributes: bytes | Buffer) -> int:
     """Make the call, again after EINTR. Raise OSError. The kernel writes its answer into a buffer."""
     buffer = buffer_of(attributes) if isinstance(attributes, bytes) else attributes
     number = NUMBERS[platform.machine()]
@@ -79,16 +79,16 @@ def address_of(data: bytearray | Buffer) -> int:
     return ctypes.addressof(data)
 
 
-def information(descriptor: int, size: int = 256, prepared: bytes = b"") -> bytes:
+def read_object_info(descriptor: int, size: int = 256, prepared: bytes = b"") -> bytes:
     """Return the kernel's description of a map, a program or a link. `prepared` is the buffer's initial content."""
     data = buffer_of(prepared + bytes(size - len(prepared)))
     attributes = buffer_of(struct.pack("=IIQ", descriptor, size, address_of(data)))
-    bpf(BpfCommand.INFO, attributes)
+    call_bpf(BpfCommand.INFO, attributes)
     (length,) = struct.unpack_from("=I", attributes, 4)
     return data.raw[:length]
 
 
-def mount(source: str, target: str, kind: str, options: str) -> None:
+def mount_filesystem(source: str, target: str, kind: str, options: str) -> None:
     words: list[Any] = [source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(0), options.encode()]
     if _LIBC.mount(*words) != 0:
         code = ctypes.get_errno()

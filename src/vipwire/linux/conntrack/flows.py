@@ -23,7 +23,7 @@ from vipwire.linux.netlink.conntrack import (
     encode_dump,
     encode_status_dump,
 )
-from vipwire.linux.netlink.message import NLM_F_REQUEST, encode
+from vipwire.linux.netlink.message import NLM_F_REQUEST, encode_message
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family, Protocol
 
@@ -99,7 +99,7 @@ class FlowTable:
         self._reader.close()
         self._deleter.close()
 
-    def flows(
+    def list_flows(
         self, family: Family, protocol: Protocol | None = None, destination_port: int = 0, *, unanswered: bool = False
     ) -> Iterator[Flow]:
         """Yield the flows of a family, filtered by protocol and original port if given.
@@ -119,8 +119,8 @@ class FlowTable:
         except NetlinkError as error:
             raise _explain_error(error) from error
 
-    def offloaded(self, family: Family) -> int:
-        """Count a family's flows in flowtables. Raise DumpInterruptedError as `flows`."""
+    def count_offloaded(self, family: Family) -> int:
+        """Count a family's flows in flowtables. Raise DumpInterruptedError as `list_flows`."""
         self._reader.drain()
         try:
             payloads = self._reader.dump(CT_GET, encode_status_dump(family, STATUS_OFFLOADED))
@@ -144,7 +144,8 @@ class FlowTable:
         self._deleter.drain()
         first = self._deleter.sequence(len(batch))
         requests = [
-            encode(CT_DELETE, NLM_F_REQUEST, first + index, encode_delete(flow)) for index, flow in enumerate(batch)
+            encode_message(CT_DELETE, NLM_F_REQUEST, first + index, encode_delete(flow))
+            for index, flow in enumerate(batch)
         ]
         # The kernel answers failures unasked; acknowledgements of successes would only cost time.
         self._deleter.send(b"".join(requests))
@@ -159,12 +160,12 @@ class FlowTable:
                 raise NetlinkError(answer.errno, f"cannot delete a flow: {answer.text or os.strerror(answer.errno)}")
         return gone
 
-    def purge(self, judge: Judge) -> FlowDeletions:
+    def delete_judged(self, judge: Judge) -> FlowDeletions:
         """Delete the selected flows. Repeats an interrupted dump up to `_ATTEMPTS` times."""
         ports = judge.ports()
         wanted = sorted(ports) if ports is not None and len(ports) <= _FEW_PORTS else [0]
         which = product(judge.families(), judge.protocols(), wanted)
-        parts = [self._purge_one(judge, family, protocol, port) for family, protocol, port in which]
+        parts = [self._delete_judged_at_port(judge, family, protocol, port) for family, protocol, port in which]
         return FlowDeletions(
             sum(part.examined for part in parts),
             sum(part.deleted for part in parts),
@@ -172,11 +173,11 @@ class FlowTable:
             sum(part.held for part in parts),
         )
 
-    def _purge_one(self, judge: Judge, family: Family, protocol: Protocol, port: int) -> FlowDeletions:
+    def _delete_judged_at_port(self, judge: Judge, family: Family, protocol: Protocol, port: int) -> FlowDeletions:
         examined = deleted = 0
         for _ in range(_ATTEMPTS):
             before = self._held
-            flows = self.flows(family, protocol, port, unanswered=judge.unanswered())
+            flows = self.list_flows(family, protocol, port, unanswered=judge.unanswered())
             try:
                 while piece := list(islice(flows, _PIECE)):
                     examined += len(piece)

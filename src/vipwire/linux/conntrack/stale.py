@@ -89,7 +89,7 @@ class Staleness(Value, frozen=True):
         return False
 
 
-def udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
+def collect_udp_frontends(plans: Iterable[ServicePlan | None]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
     """Collect the plans' UDP frontends with their serving endpoints; a frontend for each port of a range."""
     found: dict[UdpFrontend, frozenset[UdpEndpoint]] = {}
     for plan in plans:
@@ -123,13 +123,13 @@ def _may_have_udp(changes: Iterable[PlanChange]) -> bool:
     return False
 
 
-def suspect_frontends(changes: Iterable[PlanChange]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
+def find_changed_udp_frontends(changes: Iterable[PlanChange]) -> dict[UdpFrontend, frozenset[UdpEndpoint]]:
     """Collect the frontends whose flows may be stale, with their serving endpoints."""
     changes = tuple(changes)
     if not _may_have_udp(changes):
         return {}
-    before = udp_frontends([change.old for change in changes])
-    after = udp_frontends([change.new for change in changes])
+    before = collect_udp_frontends([change.old for change in changes])
+    after = collect_udp_frontends([change.new for change in changes])
     nobody: frozenset[UdpEndpoint] = frozenset()
     return {
         frontend: after.get(frontend, nobody)
@@ -205,7 +205,7 @@ def served_addresses(plans: Iterable[ServicePlan]) -> frozenset[Address]:
     )
 
 
-def waiting_in_vain(changes: Iterable[PlanChange]) -> Unanswered:
+def find_unanswered(changes: Iterable[PlanChange]) -> Unanswered:
     """Collect the ejected endpoints of the changed Services that use ejection."""
     endpoints: set[ProtocolEndpoint] = set()
     ports: set[int] = set()

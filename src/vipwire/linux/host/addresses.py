@@ -60,10 +60,10 @@ def read_addresses(rtnetlink: NetlinkSocket | None = None) -> tuple[LocalAddress
         with NetlinkSocket(NETLINK_ROUTE) as own:
             return read_addresses(own)
     rtnetlink.drain()
-    return repeat_dump(lambda: _dump(rtnetlink))
+    return repeat_dump(lambda: _dump_addresses(rtnetlink))
 
 
-def _dump(rtnetlink: NetlinkSocket) -> tuple[LocalAddress, ...]:
+def _dump_addresses(rtnetlink: NetlinkSocket) -> tuple[LocalAddress, ...]:
     links = (decode_link(payload) for payload in rtnetlink.dump(GET_LINK, encode_list_links()))
     names = {link.number: link.name for link in links}
     found = [decode_address(payload) for payload in rtnetlink.dump(GET_ADDRESS, encode_list_addresses())]
@@ -86,16 +86,16 @@ class AddressWatch(RouteWatch):
     def __init__(self, ignored: Container[str] = ()) -> None:
         super().__init__(GROUP_IPV4_ADDRESS, GROUP_IPV6_ADDRESS)
         self._ignored = ignored
-        self.addresses = self._read()
+        self.addresses = self._read_addresses()
 
     def refresh(self) -> bool:
         """Read the kernel's notifications, without waiting; report whether `addresses` has changed."""
         if not self._may_have_changed():
             return False
-        before, self.addresses = self.addresses, self._read()
+        before, self.addresses = self.addresses, self._read_addresses()
         return self.addresses != before
 
-    def _read(self) -> tuple[LocalAddress, ...]:
+    def _read_addresses(self) -> tuple[LocalAddress, ...]:
         return tuple(item for item in read_addresses(self._requests) if item.interface not in self._ignored)
 
     def _may_have_changed(self) -> bool:
@@ -104,9 +104,9 @@ class AddressWatch(RouteWatch):
         if heard is None:
             return True
         links = {found.link for message in heard if (found := decode_address(message.payload)) is not None}
-        return any(self._name(link) not in self._ignored for link in links)
+        return any(self._find_interface_name(link) not in self._ignored for link in links)
 
-    def _name(self, number: int) -> str:
+    def _find_interface_name(self, number: int) -> str:
         """Return an interface's current name; "" if it is gone."""
         link = self._link(number)
         return decode_link(link).name if link is not None else ""

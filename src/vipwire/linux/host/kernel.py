@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from vipwire.errors import UnsupportedError
-from vipwire.linux.netlink.nftables.encode import ask_generation
+from vipwire.linux.netlink.nftables.encode import request_generation
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 
@@ -21,7 +21,7 @@ BITS: Final = {
 """The capabilities that vipwire may need, by their number in linux/capability.h."""
 
 
-def capabilities(proc: Path = Path("/proc")) -> frozenset[str]:
+def read_capabilities(proc: Path = Path("/proc")) -> frozenset[str]:
     """Return which of these are effective; empty if /proc cannot be read."""
     try:
         text = (proc / "self/status").read_text(encoding="ascii", errors="replace")
@@ -37,7 +37,7 @@ def require_net_admin(what: str, proc: Path = Path("/proc"), *, way_out: str = "
 
     `way_out` is another remedy, in words, after a semicolon.
     """
-    if "CAP_NET_ADMIN" not in capabilities(proc):
+    if "CAP_NET_ADMIN" not in read_capabilities(proc):
         raise UnsupportedError(
             f"{what} needs the capability CAP_NET_ADMIN: run it as root, or add NET_ADMIN to the container's "
             "capabilities; `vipwire status`, `plan`, `explain` and `check` work without this capability, and list "
@@ -45,7 +45,7 @@ def require_net_admin(what: str, proc: Path = Path("/proc"), *, way_out: str = "
         )
 
 
-def cpus() -> int:
+def count_cpus() -> int:
     """Count the CPUs of this machine, not of this process's cgroup: conntrack serves the whole machine."""
     return os.cpu_count() or 1
 
@@ -54,12 +54,12 @@ def require_nftables() -> None:
     """Raise UnsupportedError with the missing feature unless this process can program nf_tables."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as netfilter:
-            netfilter.request(MessageType.GETGEN, ask_generation())  # changes nothing
+            netfilter.request(MessageType.GETGEN, request_generation())  # changes nothing
     except OSError as error:
-        raise UnsupportedError(f"cannot use nftables: {_name_missing(error)}") from error
+        raise UnsupportedError(f"cannot use nftables: {_describe_missing(error)}") from error
 
 
-def _name_missing(error: OSError) -> str:
+def _describe_missing(error: OSError) -> str:
     match error.errno:
         case errno.EPERM | errno.EACCES:
             return "the kernel refuses nftables to this process: run as root, or with the capability CAP_NET_ADMIN"

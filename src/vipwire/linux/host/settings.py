@@ -55,7 +55,7 @@ def apply_sysctls(wanted: Iterable[Sysctl], root: Path = ROOT) -> SysctlReport:
     changed: list[SysctlChange] = []
     obstacles: list[Obstacle] = []
     for sysctl in wanted:
-        outcome = _apply(sysctl, root)
+        outcome = _apply_sysctl(sysctl, root)
         if isinstance(outcome, SysctlChange):
             changed.append(outcome)
         elif outcome is not None:
@@ -63,14 +63,14 @@ def apply_sysctls(wanted: Iterable[Sysctl], root: Path = ROOT) -> SysctlReport:
     return SysctlReport(tuple(changed), tuple(obstacles))
 
 
-def _apply(sysctl: Sysctl, root: Path) -> SysctlChange | Obstacle | None:
+def _apply_sysctl(sysctl: Sysctl, root: Path) -> SysctlChange | Obstacle | None:
     verb = "read"
     try:
         old = read_sysctl(sysctl.path, root)
         if old == sysctl.value or (sysctl.want is Want.AT_LEAST and old > sysctl.value):
             return None
         verb = f"changed from {old} to {sysctl.value}"
-        _write(sysctl, root)
+        _write_sysctl(sysctl, root)
     except OSError as error:
         if verb != "read" and sysctl.want is Want.EXACTLY_OR_MORE and old > sysctl.value:
             return None
@@ -81,7 +81,7 @@ def _apply(sysctl: Sysctl, root: Path) -> SysctlChange | Obstacle | None:
     return SysctlChange(sysctl.name, old, sysctl.value)
 
 
-def _write(sysctl: Sysctl, root: Path) -> None:
+def _write_sysctl(sysctl: Sysctl, root: Path) -> None:
     # no O_CREAT or O_TRUNC: the kernel owns these files
     flags = os.O_WRONLY | os.O_CLOEXEC
     try:
@@ -119,7 +119,7 @@ _RTF_ADDRCONF = 0x00040000
 _LEARNED = _RTF_DEFAULT | _RTF_ADDRCONF
 
 
-def router_sysctls(proc: Path = Path("/proc")) -> tuple[Sysctl, ...]:
+def list_router_sysctls(proc: Path = Path("/proc")) -> tuple[Sysctl, ...]:
     """Return the settings that keep learned default routes; none if forwarding is on or IPv6 is off."""
     try:
         if read_sysctl("net/ipv6/conf/all/forwarding", proc / "sys"):
@@ -128,11 +128,12 @@ def router_sysctls(proc: Path = Path("/proc")) -> tuple[Sysctl, ...]:
     except (OSError, ValueError):
         return ()
     return tuple(
-        Sysctl(f"net/ipv6/conf/{interface}/accept_ra", 2, Want.AT_LEAST) for interface in _learned_on(routes)
+        Sysctl(f"net/ipv6/conf/{interface}/accept_ra", 2, Want.AT_LEAST)
+        for interface in _list_interfaces_with_learned_routes(routes)
     )
 
 
-def _learned_on(routes: str) -> list[str]:
+def _list_interfaces_with_learned_routes(routes: str) -> list[str]:
     """Return the interfaces with a learned default route: the ninth field is the flags, the tenth the name."""
     fields = (line.split() for line in routes.splitlines())
     return sorted({row[9] for row in fields if len(row) == 10 and int(row[8], 16) & _LEARNED == _LEARNED})
@@ -148,11 +149,13 @@ def set_oom_score_adj(value: int, proc: Path = Path("/proc")) -> Obstacle | None
         if file.read_text(encoding="ascii").strip() != str(value):
             file.write_text(f"{value}\n", encoding="ascii")
     except OSError as error:
-        return Obstacle(f"oom_score_adj {value}", f"cannot be set ({error.strerror})", _remedy(error.errno or 0))
+        return Obstacle(
+            f"oom_score_adj {value}", f"cannot be set ({error.strerror})", _suggest_oom_score_remedy(error.errno or 0)
+        )
     return None
 
 
-def _remedy(code: int) -> str:
+def _suggest_oom_score_remedy(code: int) -> str:
     if code in (errno.EACCES, errno.EPERM):
         return (
             "a lower score needs the capability CAP_SYS_RESOURCE: run privileged, or keep the score with "

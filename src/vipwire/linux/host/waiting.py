@@ -5,7 +5,7 @@ from vipwire.linux.netlink.socket import NETLINK_SOCK_DIAG, NetlinkSocket
 from vipwire.model.net import Family, Protocol, format_address
 
 
-def waiting_places() -> frozenset[tuple[str, int]]:
+def read_listening_sockets() -> frozenset[tuple[str, int]]:
     """Return the addresses and ports for TCP and UDP. Raise OSError if the kernel lacks INET_DIAG."""
     with NetlinkSocket(NETLINK_SOCK_DIAG) as diag:
         return frozenset(

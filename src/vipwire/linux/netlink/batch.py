@@ -6,7 +6,7 @@ A datagram is limited: the answers must fit the receive buffer even if the kerne
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from vipwire.linux.netlink.message import NLM_F_ACK, NLM_F_REQUEST, Acknowledgement, encode
+from vipwire.linux.netlink.message import NLM_F_ACK, NLM_F_REQUEST, Acknowledgement, encode_message
 from vipwire.linux.netlink.socket import NetlinkSocket
 
 LARGEST: Final = 64 << 10
@@ -38,7 +38,9 @@ def send_batch(link: NetlinkSocket, requests: Iterable[NetlinkRequest]) -> Sent:
         nonlocal block, size
         last = len(block) - 1
         data = b"".join(
-            encode(each.kind, NLM_F_REQUEST | each.flags | (NLM_F_ACK if at == last else 0), sequence, each.payload)
+            encode_message(
+                each.kind, NLM_F_REQUEST | each.flags | (NLM_F_ACK if at == last else 0), sequence, each.payload
+            )
             for at, (each, sequence) in enumerate(block)
         )
         link.send(data)

@@ -12,7 +12,14 @@ from operator import itemgetter
 from typing import Any, NamedTuple, Self, TypeAlias
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.message import NLM_F_CREATE, TYPE_MASK, Message, attribute, encode_nested, u32be
+from vipwire.linux.netlink.message import (
+    NLM_F_CREATE,
+    TYPE_MASK,
+    Message,
+    encode_attribute,
+    encode_nested,
+    encode_u32be,
+)
 from vipwire.model.net import Address, Family, Protocol
 
 CT_NEW = 0x0100  # NFNL_SUBSYS_CTNETLINK << 8 | IPCTNL_MSG_CT_NEW
@@ -72,17 +79,17 @@ class FlowEvent(NamedTuple):
     flow: Flow
 
 
-def _tuple(kind: int, ends: tuple[Address, int, Address, int], protocol: int) -> bytes:
+def _encode_tuple(kind: int, ends: tuple[Address, int, Address, int], protocol: int) -> bytes:
     source, source_port, destination, destination_port = ends
     address = 1 if len(source) == 4 else 3  # CTA_IP_V4_SRC, CTA_IP_V6_SRC
     return encode_nested(
         kind,
-        encode_nested(_TUPLE_IP, attribute(address, source), attribute(address + 1, destination)),
+        encode_nested(_TUPLE_IP, encode_attribute(address, source), encode_attribute(address + 1, destination)),
         encode_nested(
             _TUPLE_PROTO,
-            attribute(_PROTO_NUM, bytes((protocol,))),
-            attribute(_SOURCE_PORT, source_port.to_bytes(2)),
-            attribute(_DESTINATION_PORT, destination_port.to_bytes(2)),
+            encode_attribute(_PROTO_NUM, bytes((protocol,))),
+            encode_attribute(_SOURCE_PORT, source_port.to_bytes(2)),
+            encode_attribute(_DESTINATION_PORT, destination_port.to_bytes(2)),
         ),
     )
 
@@ -98,24 +105,26 @@ def encode_dump(
     """
     header = struct.pack("=BBH", _AF[family], 0, 0)
     if unanswered:
-        header += u32be(_STATUS, 0) + u32be(_STATUS_MASK, STATUS_SEEN_REPLY)
+        header += encode_u32be(_STATUS, 0) + encode_u32be(_STATUS_MASK, STATUS_SEEN_REPLY)
     if protocol is None:
         return header
     flags = _FILTER_BY_PROTOCOL
-    wanted = attribute(_PROTO_NUM, bytes((protocol,)))
+    wanted = encode_attribute(_PROTO_NUM, bytes((protocol,)))
     if destination_port:
         flags |= _FILTER_BY_DESTINATION_PORT
-        wanted += attribute(_DESTINATION_PORT, destination_port.to_bytes(2))
+        wanted += encode_attribute(_DESTINATION_PORT, destination_port.to_bytes(2))
     return (
         header
         + encode_nested(_ORIGINAL, encode_nested(_TUPLE_PROTO, wanted))
-        + encode_nested(_FILTER, attribute(1, struct.pack("=I", flags)))  # CTA_FILTER_ORIG_FLAGS, in host order
+        + encode_nested(
+            _FILTER, encode_attribute(1, struct.pack("=I", flags))
+        )  # CTA_FILTER_ORIG_FLAGS, in host order
     )
 
 
 def encode_status_dump(family: Family, status: int) -> bytes:
     """Encode the payload of a CT_GET dump of flows with all of these bits; the kernel filters since 5.15."""
-    bits = u32be(_STATUS, status) + u32be(_STATUS_MASK, status)
+    bits = encode_u32be(_STATUS, status) + encode_u32be(_STATUS_MASK, status)
     return struct.pack("=BBH", _AF[family], 0, 0) + bits
 
 
@@ -123,7 +132,7 @@ def encode_reply_dump(
     protocol: Protocol, source: Address, source_port: int, destination: Address, destination_port: int
 ) -> bytes:
     ends = source, source_port, destination, destination_port
-    return struct.pack("=BBH", 2 if len(source) == 4 else 10, 0, 0) + _tuple(_REPLY, ends, protocol)
+    return struct.pack("=BBH", 2 if len(source) == 4 else 10, 0, 0) + _encode_tuple(_REPLY, ends, protocol)
 
 
 def encode_delete(flow: Flow) -> bytes:
@@ -136,9 +145,9 @@ def encode_delete(flow: Flow) -> bytes:
         raise ValueError(f"a flow of protocol {flow.protocol} has no ports to delete it by")
     return (
         struct.pack("=BBH", 2 if len(flow.source) == 4 else 10, 0, 0)
-        + _tuple(_ORIGINAL, flow[1:5], flow.protocol)
-        + u32be(_ID, flow.identifier)
-        + (attribute(_ZONE, flow.zone.to_bytes(2)) if flow.zone else b"")
+        + _encode_tuple(_ORIGINAL, flow[1:5], flow.protocol)
+        + encode_u32be(_ID, flow.identifier)
+        + (encode_attribute(_ZONE, flow.zone.to_bytes(2)) if flow.zone else b"")
     )
 
 
@@ -150,7 +159,7 @@ def encode_lookup(flow: Flow) -> bytes:
     if flow.protocol not in _PORTED:
         raise ValueError(f"a flow of protocol {flow.protocol} has no ports to find it by")
     family = 2 if len(flow.source) == 4 else 10
-    return struct.pack("=BBH", family, 0, 0) + _tuple(_ORIGINAL, flow[1:5], flow.protocol)
+    return struct.pack("=BBH", family, 0, 0) + _encode_tuple(_ORIGINAL, flow[1:5], flow.protocol)
 
 
 _Tree: TypeAlias = "Mapping[int, int | _Tree]"
@@ -183,7 +192,7 @@ class _Found(NamedTuple):
     headers: list[int]
     values: dict[int, tuple[int, int]]
 
-    def search(self, payload: memoryview, at: int, end: int, tree: _Tree) -> None:
+    def search_attributes(self, payload: memoryview, at: int, end: int, tree: _Tree) -> None:
         """Record the attributes between `at` and `end` that `tree` knows."""
         while at + 4 <= end:
             length, kind = _HEADER.unpack_from(payload, at)
@@ -194,16 +203,16 @@ class _Found(NamedTuple):
             if isinstance(branch, int):
                 self.values[branch] = at + 4, length - 4
             elif branch is not None:
-                self.search(payload, at + 4, at + length, branch)
+                self.search_attributes(payload, at + 4, at + length, branch)
             at += (length + 3) & ~3
 
 
-def _find(payload: memoryview) -> _Found:
+def _find_attributes(payload: memoryview) -> _Found:
     width = {2: 4, 10: 16}.get(payload[0] if len(payload) >= 4 else 0)
     if width is None:
         raise DecodeError("conntrack message is of neither IPv4 nor IPv6")
     found = _Found([], {})
-    found.search(payload, 4, len(payload), _TREE)
+    found.search_attributes(payload, 4, len(payload), _TREE)
     if not found.values.keys() >= _REQUIRED:
         raise DecodeError("conntrack message lacks a tuple, an address or the protocol")
     for field, (_, size) in found.values.items():
@@ -215,7 +224,7 @@ def _find(payload: memoryview) -> _Found:
 def decode(payload: memoryview) -> Flow:
     """Decode one message of a dump or an event (its payload, from nfgenmsg on). Raise DecodeError."""
     values: list[Any] = [0] * len(Flow._fields)
-    for field, (at, size) in _find(payload).values.items():
+    for field, (at, size) in _find_attributes(payload).values.items():
         raw = bytes(payload[at : at + size])
         values[field] = raw if field in _ADDRESSES else int.from_bytes(raw)
     return Flow._make(values)
@@ -245,7 +254,7 @@ class _Shape(NamedTuple):
     @classmethod
     def of(cls, payload: memoryview) -> Self:
         """Derive the shape of a message that `decode` accepts."""
-        headers, values = _find(payload)
+        headers, values = _find_attributes(payload)
         mask = bytearray(len(payload))
         mask[0] = 0xFF  # the family
         for at in headers:

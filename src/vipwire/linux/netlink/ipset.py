@@ -12,7 +12,15 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.message import attribute, attributes, encode_nested, number_of, string, text_of, walk
+from vipwire.linux.netlink.message import (
+    collect_attributes,
+    decode_number,
+    decode_text,
+    encode_attribute,
+    encode_nested,
+    encode_string,
+    walk_attributes,
+)
 from vipwire.model.net import Address, Family, Prefix
 
 _SUBSYSTEM: Final = 6 << 8  # NFNL_SUBSYS_IPSET
@@ -83,35 +91,35 @@ class Found(NamedTuple):
     elements: tuple[tuple[IpsetEntry, int], ...]
 
 
-def _header(family: int) -> bytes:
-    return struct.pack("!BBH", family, 0, 0) + attribute(1, bytes((_PROTOCOL,)))
+def _encode_header(family: int) -> bytes:
+    return struct.pack("!BBH", family, 0, 0) + encode_attribute(1, bytes((_PROTOCOL,)))
 
 
-def _u8(kind: int, value: int) -> bytes:
-    return attribute(kind, bytes((value,)))
+def _encode_u8(kind: int, value: int) -> bytes:
+    return encode_attribute(kind, bytes((value,)))
 
 
-def _be16(kind: int, value: int) -> bytes:
-    return attribute(kind | _NETWORK_ORDER, value.to_bytes(2))
+def _encode_be16(kind: int, value: int) -> bytes:
+    return encode_attribute(kind | _NETWORK_ORDER, value.to_bytes(2))
 
 
-def _be32(kind: int, value: int) -> bytes:
-    return attribute(kind | _NETWORK_ORDER, value.to_bytes(4))
+def _encode_be32(kind: int, value: int) -> bytes:
+    return encode_attribute(kind | _NETWORK_ORDER, value.to_bytes(4))
 
 
 @lru_cache(maxsize=8192)
-def _address(kind: int, address: Address) -> bytes:
-    return encode_nested(kind, attribute((1 if len(address) == 4 else 2) | _NETWORK_ORDER, address))
+def _encode_address(kind: int, address: Address) -> bytes:
+    return encode_nested(kind, encode_attribute((1 if len(address) == 4 else 2) | _NETWORK_ORDER, address))
 
 
 def encode_get_type(family: Family, kind: SetType) -> bytes:
     """Encode the request for the kernel's revisions of a set type; the kernel loads the module."""
     number = 0 if kind is SetType.PORT else _NFPROTO[family]
-    return _header(number) + string(3, kind.value) + _u8(5, number)
+    return _encode_header(number) + encode_string(3, kind.value) + _encode_u8(5, number)
 
 
 def decode_revision(payload: memoryview) -> int:
-    value = attributes(payload, 4).get(4)
+    value = collect_attributes(payload, 4).get(4)
     if value is None or len(value) != 1:
         raise DecodeError("ipset names no revision of a type")
     return value[0]
@@ -120,97 +128,111 @@ def decode_revision(payload: memoryview) -> int:
 def encode_create(family: Family, name: str, spec: IpsetSpec, revision: int) -> bytes:
     """Encode the payload that creates a set of all ports, or for MOST_ELEMENTS."""
     number = 0 if spec.type is SetType.PORT else _NFPROTO[family]
-    parts = [_be16(4, 0), _be16(5, 65535)] if spec.type is SetType.PORT else [_be32(_MAXELEM, MOST_ELEMENTS)]
+    parts = (
+        [_encode_be16(4, 0), _encode_be16(5, 65535)]
+        if spec.type is SetType.PORT
+        else [_encode_be32(_MAXELEM, MOST_ELEMENTS)]
+    )
     if spec.marks:
-        parts.append(_be32(8, _WITH_MARKS))
-    typed = string(2, name) + string(3, spec.type.value) + _u8(4, revision) + _u8(5, number)
-    return _header(number) + typed + encode_nested(7, *parts)
+        parts.append(_encode_be32(8, _WITH_MARKS))
+    typed = (
+        encode_string(2, name) + encode_string(3, spec.type.value) + _encode_u8(4, revision) + _encode_u8(5, number)
+    )
+    return _encode_header(number) + typed + encode_nested(7, *parts)
 
 
 def encode_set_name(family: Family, name: str) -> bytes:
-    return _header(_NFPROTO[family]) + string(2, name)
+    return _encode_header(_NFPROTO[family]) + encode_string(2, name)
 
 
 def encode_swap(family: Family, name: str, other: str) -> bytes:
     """Encode the payload that gives two sets each other's name; rules follow the name."""
-    return encode_set_name(family, name) + string(3, other)
+    return encode_set_name(family, name) + encode_string(3, other)
 
 
 def encode_changes(family: Family, name: str, elements: Sequence[tuple[IpsetEntry, int]]) -> Iterator[bytes]:
     for start in range(0, len(elements), _PER_MESSAGE):
         part = elements[start : start + _PER_MESSAGE]
-        blobs = [encode_nested(7, *_element(element, mark)) for element, mark in part]
+        blobs = [encode_nested(7, *_encode_element(element, mark)) for element, mark in part]
         # The kernel requires the line-number attribute beside several elements, and returns the refused one's number.
-        yield _header(_NFPROTO[family]) + string(2, name) + encode_nested(8, *blobs) + attribute(9, bytes(4))
+        yield (
+            _encode_header(_NFPROTO[family])
+            + encode_string(2, name)
+            + encode_nested(8, *blobs)
+            + encode_attribute(9, bytes(4))
+        )
 
 
-def _element(element: IpsetEntry, mark: int) -> Iterable[bytes]:
+def _encode_element(element: IpsetEntry, mark: int) -> Iterable[bytes]:
     if element.address:
-        yield _address(1, element.address)
+        yield _encode_address(1, element.address)
     if element.port:
-        yield _be16(4, element.port)
+        yield _encode_be16(4, element.port)
     if element.protocol:
-        yield _u8(7, element.protocol)
+        yield _encode_u8(7, element.protocol)
     if isinstance(element.other, Prefix):
-        yield _address(20, element.other.network)
-        yield _u8(21, element.other.length)
+        yield _encode_address(20, element.other.network)
+        yield _encode_u8(21, element.other.length)
     elif element.other is not None:
-        yield _address(20, element.other)
+        yield _encode_address(20, element.other)
     if mark:
-        yield attribute(27 | _NETWORK_ORDER, (mark << 32 | 0xFFFFFFFF).to_bytes(8))
+        yield encode_attribute(27 | _NETWORK_ORDER, (mark << 32 | 0xFFFFFFFF).to_bytes(8))
 
 
 def decode_list(payload: memoryview) -> Found:
-    found = attributes(payload, 4)
+    found = collect_attributes(payload, 4)
     if 2 not in found:
         raise DecodeError("ipset lists a set without a name")
-    header = attributes(found[7]) if 7 in found else {}
-    flags = number_of(header[8]) if 8 in header else 0
+    header = collect_attributes(found[7]) if 7 in found else {}
+    flags = decode_number(header[8]) if 8 in header else 0
     elements = []
     if 8 in found:
-        elements = [_decode_element(value) for kind, value in walk(found[8]) if kind == 7]
-    kind = text_of(found[3]) if 3 in found else ""
-    number = number_of(found[5]) if 5 in found else 0
+        elements = [_decode_element(value) for kind, value in walk_attributes(found[8]) if kind == 7]
+    kind = decode_text(found[3]) if 3 in found else ""
+    number = decode_number(found[5]) if 5 in found else 0
     family = next((each for each, code in _NFPROTO.items() if code == number), None)
-    limits = " ".join(_limits(header, flags))
-    return Found(text_of(found[2]), kind, family, bool(flags & _WITH_MARKS), limits, tuple(elements))
+    limits = " ".join(_list_limits(header, flags))
+    return Found(decode_text(found[2]), kind, family, bool(flags & _WITH_MARKS), limits, tuple(elements))
 
 
-def _limits(header: Mapping[int, memoryview], flags: int) -> Iterator[str]:
+def _list_limits(header: Mapping[int, memoryview], flags: int) -> Iterator[str]:
     """Yield, as ipset writes them, the options that keep elements out or end them."""
-    if _MAXELEM in header and (most := number_of(header[_MAXELEM])) < MOST_ELEMENTS:
+    if _MAXELEM in header and (most := decode_number(header[_MAXELEM])) < MOST_ELEMENTS:
         yield f"maxelem {most}"
-    if 5 in header and (ports := (number_of(header[4]) if 4 in header else 0, number_of(header[5]))) != (0, 65535):
+    if 5 in header and (ports := (decode_number(header[4]) if 4 in header else 0, decode_number(header[5]))) != (
+        0,
+        65535,
+    ):
         yield f"range {ports[0]}-{ports[1]}"
     if _TIMEOUT in header:
-        yield f"timeout {number_of(header[_TIMEOUT])}"
+        yield f"timeout {decode_number(header[_TIMEOUT])}"
     yield from (name for option, name in ((_NETMASK, "netmask"), (_BITMASK, "bitmask")) if option in header)
     if flags & _EVICTS:
         yield "forceadd"
 
 
 def _decode_element(data: memoryview) -> tuple[IpsetEntry, int]:
-    found = attributes(data)
+    found = collect_attributes(data)
     other: Address | Prefix | None = None
     if 20 in found:
         other = _decode_address(found[20])
         if 21 in found:
-            length = number_of(found[21])
+            length = decode_number(found[21])
             if length > len(other) * 8:
                 raise DecodeError(f"ipset lists a prefix of length {length}")
             other = Prefix(other, length)
-    mark = number_of(found[27]) >> 32 if 27 in found else 0
+    mark = decode_number(found[27]) >> 32 if 27 in found else 0
     element = IpsetEntry(
         _decode_address(found[1]) if 1 in found else Address(b""),
-        number_of(found[7]) if 7 in found else 0,
-        number_of(found[4]) if 4 in found else 0,
+        decode_number(found[7]) if 7 in found else 0,
+        decode_number(found[4]) if 4 in found else 0,
         other,
     )
     return element, mark
 
 
 def _decode_address(data: memoryview) -> Address:
-    for kind, value in walk(data):
+    for kind, value in walk_attributes(data):
         if (kind, len(value)) in ((1, 4), (2, 16)):
             return Address(bytes(value))
     raise DecodeError("ipset lists an element whose address is of no known kind")

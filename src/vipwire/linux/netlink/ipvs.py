@@ -11,7 +11,13 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.message import attribute, attributes, encode_nested, string, text_of
+from vipwire.linux.netlink.message import (
+    collect_attributes,
+    decode_text,
+    encode_attribute,
+    encode_nested,
+    encode_string,
+)
 from vipwire.model.net import Address, Family
 
 CONTROL: Final = 16
@@ -30,11 +36,11 @@ def encode_command(number: int, payload: bytes = b"", version: int = 1) -> bytes
 
 def encode_get_family(name: str) -> bytes:
     """Encode the request of `CONTROL` for a family's number. The kernel answers ENOENT without its module."""
-    return encode_command(_GET_FAMILY, string(_FAMILY_NAME, name))
+    return encode_command(_GET_FAMILY, encode_string(_FAMILY_NAME, name))
 
 
 def family_number(payload: memoryview) -> int:
-    value = attributes(payload, HEADER_SIZE).get(_FAMILY_ID)
+    value = collect_attributes(payload, HEADER_SIZE).get(_FAMILY_ID)
     if value is None or len(value) != 2:
         raise DecodeError("the answer about a generic netlink family has no number")
     number: int = _U16.unpack(value)[0]
@@ -151,15 +157,15 @@ _KNOWN_FLAGS: Final = 0x3D  # without IP_VS_SVC_F_HASHED, which only the kernel 
 
 
 @lru_cache(maxsize=8192)
-def identity(family: Family, server: VirtualServer) -> bytes:
+def encode_identity(family: Family, server: VirtualServer) -> bytes:
     if server.mark:
-        return attribute(1, _U16.pack(_NUMBERS[family])) + attribute(5, _U32.pack(server.mark))
+        return encode_attribute(1, _U16.pack(_NUMBERS[family])) + encode_attribute(5, _U32.pack(server.mark))
     return b"".join(
         (
-            attribute(1, _U16.pack(_NUMBERS[family])),
-            attribute(2, _U16.pack(server.protocol)),
-            attribute(3, server.address.ljust(16, b"\0")),
-            attribute(4, _BE16.pack(server.port)),
+            encode_attribute(1, _U16.pack(_NUMBERS[family])),
+            encode_attribute(2, _U16.pack(server.protocol)),
+            encode_attribute(3, server.address.ljust(16, b"\0")),
+            encode_attribute(4, _BE16.pack(server.port)),
         )
     )
 
@@ -168,28 +174,28 @@ def identity(family: Family, server: VirtualServer) -> bytes:
 def _encode_scheduling(family: Family, scheduling: Scheduling) -> bytes:
     return b"".join(
         (
-            string(6, scheduling.scheduler),
-            attribute(7, struct.pack("=II", scheduling.flags, 0xFFFFFFFF)),
-            attribute(8, _U32.pack(scheduling.persistence)),
-            attribute(9, _U32.pack(_NETMASKS[family])),
+            encode_string(6, scheduling.scheduler),
+            encode_attribute(7, struct.pack("=II", scheduling.flags, 0xFFFFFFFF)),
+            encode_attribute(8, _U32.pack(scheduling.persistence)),
+            encode_attribute(9, _U32.pack(_NETMASKS[family])),
         )
     )
 
 
 @lru_cache(maxsize=8192)
 def _encode_server_key(family: Family, server: VirtualServer) -> bytes:
-    return encode_nested(_SERVICE, identity(family, server))
+    return encode_nested(_SERVICE, encode_identity(family, server))
 
 
 @lru_cache(maxsize=256)
 def _encode_forwarding(family: Family, forwarding: Forwarding) -> bytes:
     return b"".join(
         (
-            attribute(3, _U32.pack(forwarding.method)),
-            attribute(4, _U32.pack(forwarding.weight)),
-            attribute(5, bytes(4)),  # no thresholds of connections
-            attribute(6, bytes(4)),
-            attribute(11, _U16.pack(_NUMBERS[family])),
+            encode_attribute(3, _U32.pack(forwarding.method)),
+            encode_attribute(4, _U32.pack(forwarding.weight)),
+            encode_attribute(5, bytes(4)),  # no thresholds of connections
+            encode_attribute(6, bytes(4)),
+            encode_attribute(11, _U16.pack(_NUMBERS[family])),
         )
     )
 
@@ -201,12 +207,12 @@ def encode_service_command(
     if scheduling is None:
         return encode_command(number, _encode_server_key(family, server))
     return encode_command(
-        number, encode_nested(_SERVICE, identity(family, server), _encode_scheduling(family, scheduling))
+        number, encode_nested(_SERVICE, encode_identity(family, server), _encode_scheduling(family, scheduling))
     )
 
 
 def encode_dest_command(number: Command, family: Family, real: RealServer, forwarding: Forwarding) -> bytes:
-    where = attribute(1, real.address.ljust(16, b"\0")) + attribute(2, _BE16.pack(real.port))
+    where = encode_attribute(1, real.address.ljust(16, b"\0")) + encode_attribute(2, _BE16.pack(real.port))
     return encode_command(
         number,
         _encode_server_key(family, real.server) + encode_nested(_DEST, where, _encode_forwarding(family, forwarding)),
@@ -224,7 +230,7 @@ def encode_list_dests(family: Family, server: VirtualServer) -> bytes:
 def encode_set_timeouts(timeouts: Timeouts) -> bytes:
     return encode_command(
         Command.SET_CONFIG,
-        b"".join(attribute(kind, _U32.pack(value)) for kind, value in enumerate(timeouts, 4) if value),
+        b"".join(encode_attribute(kind, _U32.pack(value)) for kind, value in enumerate(timeouts, 4) if value),
     )
 
 
@@ -233,56 +239,56 @@ def encode_get_timeouts() -> bytes:
 
 
 def decode_timeouts(payload: memoryview) -> Timeouts:
-    found = attributes(payload, HEADER_SIZE)
-    return Timeouts(*(_number(found, kind, "timeout") for kind in (4, 5, 6)))
+    found = collect_attributes(payload, HEADER_SIZE)
+    return Timeouts(*(_read_number(found, kind, "timeout") for kind in (4, 5, 6)))
 
 
 def decode_service(payload: memoryview) -> tuple[Family, VirtualServer, Scheduling, TrafficStats]:
     found = _unwrap_attributes(payload, _SERVICE, "virtual server")
-    family = _FAMILIES.get(_number(found, 1, "virtual server's family"))
+    family = _FAMILIES.get(_read_number(found, 1, "virtual server's family"))
     if family is None:
         raise DecodeError("a virtual server is of an unknown family")
     if 5 in found:
-        server = VirtualServer(0, Address(b""), 0, _number(found, 5, "mark"))
+        server = VirtualServer(0, Address(b""), 0, _read_number(found, 5, "mark"))
     else:
-        protocol = _number(found, 2, "virtual server's protocol")
-        server = VirtualServer(protocol, _address(found, 3, family), _port(found, 4))
+        protocol = _read_number(found, 2, "virtual server's protocol")
+        server = VirtualServer(protocol, _read_address(found, 3, family), _read_port(found, 4))
     name = found.get(6)
     flags = found.get(7)
     if name is None or flags is None or len(flags) < 4:
         raise DecodeError("a virtual server has no scheduler or no flags")
     known = ServiceFlag(_U32.unpack_from(flags)[0] & _KNOWN_FLAGS)
-    persistence = _number(found, 8, "virtual server's timeout") if known & ServiceFlag.PERSISTENT else 0
-    return family, server, Scheduling(text_of(name), known, persistence), _counters(found, 12)
+    persistence = _read_number(found, 8, "virtual server's timeout") if known & ServiceFlag.PERSISTENT else 0
+    return family, server, Scheduling(decode_text(name), known, persistence), _read_counters(found, 12)
 
 
 def decode_dest(payload: memoryview) -> RealServerState:
     found = _unwrap_attributes(payload, _DEST, "real server")
-    family = _FAMILIES.get(_number(found, 11, "real server's family"))
+    family = _FAMILIES.get(_read_number(found, 11, "real server's family"))
     if family is None:
         raise DecodeError("a real server is of an unknown family")
     try:
-        method = Method(_number(found, 3, "forwarding method") & 7)
+        method = Method(_read_number(found, 3, "forwarding method") & 7)
     except ValueError as error:
         raise DecodeError(f"a real server has an unknown forwarding method: {error}") from error
     return RealServerState(
-        _address(found, 1, family),
-        _port(found, 2),
-        Forwarding(_number(found, 4, "weight"), method),
-        _number(found, 7, "active connections"),
-        _number(found, 8, "inactive connections"),
-        _counters(found, 12),
+        _read_address(found, 1, family),
+        _read_port(found, 2),
+        Forwarding(_read_number(found, 4, "weight"), method),
+        _read_number(found, 7, "active connections"),
+        _read_number(found, 8, "inactive connections"),
+        _read_counters(found, 12),
     )
 
 
 def _unwrap_attributes(payload: memoryview, kind: int, what: str) -> Mapping[int, memoryview]:
-    outer = attributes(payload, HEADER_SIZE).get(kind)
+    outer = collect_attributes(payload, HEADER_SIZE).get(kind)
     if outer is None:
         raise DecodeError(f"an IPVS message has no {what}")
-    return attributes(outer)
+    return collect_attributes(outer)
 
 
-def _number(found: Mapping[int, memoryview], kind: int, what: str) -> int:
+def _read_number(found: Mapping[int, memoryview], kind: int, what: str) -> int:
     value = found.get(kind)
     if value is None or len(value) not in (2, 4):
         raise DecodeError(f"an IPVS message has no {what}")
@@ -290,7 +296,7 @@ def _number(found: Mapping[int, memoryview], kind: int, what: str) -> int:
     return number
 
 
-def _port(found: Mapping[int, memoryview], kind: int) -> int:
+def _read_port(found: Mapping[int, memoryview], kind: int) -> int:
     value = found.get(kind)
     if value is None or len(value) != 2:
         raise DecodeError("an IPVS message has no port")
@@ -298,18 +304,18 @@ def _port(found: Mapping[int, memoryview], kind: int) -> int:
     return port
 
 
-def _address(found: Mapping[int, memoryview], kind: int, family: Family) -> Address:
+def _read_address(found: Mapping[int, memoryview], kind: int, family: Family) -> Address:
     value, width = found.get(kind), _WIDTHS[family]
     if value is None or len(value) < width:
         raise DecodeError("an IPVS message has no address")
     return Address(bytes(value[:width]))
 
 
-def _counters(found: Mapping[int, memoryview], kind: int) -> TrafficStats:
+def _read_counters(found: Mapping[int, memoryview], kind: int) -> TrafficStats:
     """Decode the 64-bit statistics; all 0 before Linux 4.0, which has none."""
     if kind not in found:
         return TrafficStats()
-    inside = attributes(found[kind])
+    inside = collect_attributes(found[kind])
     values = [inside.get(number) for number in range(1, 6)]
     if any(value is None or len(value) != 8 for value in values):
         raise DecodeError("an IPVS message has incomplete statistics")

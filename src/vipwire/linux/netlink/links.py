@@ -7,7 +7,13 @@ import struct
 from typing import Final, NamedTuple
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.message import attribute, attributes, encode_nested, string, text_of
+from vipwire.linux.netlink.message import (
+    collect_attributes,
+    decode_text,
+    encode_attribute,
+    encode_nested,
+    encode_string,
+)
 from vipwire.model.net import Address, Family, family_of
 
 NEW_LINK, DELETE_LINK, GET_LINK = 16, 17, 18
@@ -61,18 +67,20 @@ def encode_link(
     number: int = 0, *, name: str = "", mac: bytes = b"", up: bool | None = None, kind: str = "", data: bytes = b""
 ) -> bytes:
     """Encode the payload of a request for an interface, by number or name; `data` are attributes of its `kind`."""
-    parts = [attribute(1, mac)] if mac else []
+    parts = [encode_attribute(1, mac)] if mac else []
     if name:
-        parts.append(string(3, name))
+        parts.append(encode_string(3, name))
     if kind:
-        parts.append(encode_nested(18, string(1, kind), *([encode_nested(2, data)] if data else [])))  # IFLA_LINKINFO
+        parts.append(
+            encode_nested(18, encode_string(1, kind), *([encode_nested(2, data)] if data else []))
+        )  # IFLA_LINKINFO
     change = 0 if up is None else _UP
     return _LINK.pack(0, 0, number, _UP if up else 0, change) + b"".join(parts)
 
 
 def encode_veth_peer(peer: bytes, namespace: int) -> bytes:
     """Encode the data of a `veth` link: its peer, in the network namespace of the descriptor `namespace`."""
-    return attribute(1, peer + attribute(28, U32.pack(namespace)))  # VETH_INFO_PEER, IFLA_NET_NS_FD
+    return encode_attribute(1, peer + encode_attribute(28, U32.pack(namespace)))  # VETH_INFO_PEER, IFLA_NET_NS_FD
 
 
 def encode_list_links(number: int = 0) -> bytes:
@@ -80,14 +88,19 @@ def encode_list_links(number: int = 0) -> bytes:
 
     Asks for no statistics, which are most of an answer (RTEXT_FILTER_SKIP_STATS).
     """
-    return encode_link(number) + attribute(29, U32.pack(1 << 3))
+    return encode_link(number) + encode_attribute(29, U32.pack(1 << 3))
 
 
 def encode_address(number: int, value: Address, *, flags: int = 0, scope: int = 0, deprecated: bool = False) -> bytes:
     """Encode an interface's address without a subnet. The kernel avoids a deprecated address as source."""
     family, width = FAMILIES[family_of(value)]
     head = _ADDRESS.pack(family, 8 * width, flags, scope, number)
-    return head + attribute(2, value) + attribute(1, value) + (attribute(6, _DEPRECATED) if deprecated else b"")
+    return (
+        head
+        + encode_attribute(2, value)
+        + encode_attribute(1, value)
+        + (encode_attribute(6, _DEPRECATED) if deprecated else b"")
+    )
 
 
 def encode_list_addresses(family: Family | None = None) -> bytes:
@@ -97,21 +110,21 @@ def encode_list_addresses(family: Family | None = None) -> bytes:
 def decode_link(payload: memoryview) -> Interface:
     if len(payload) < _LINK.size:
         raise DecodeError("rtnetlink link message is cut short")
-    name = attributes(payload, _LINK.size).get(3)  # IFLA_IFNAME
+    name = collect_attributes(payload, _LINK.size).get(3)  # IFLA_IFNAME
     if name is None:
         raise DecodeError("rtnetlink link message has no name")
     _, _, number, flags, _ = _LINK.unpack_from(payload)
-    return Interface(number, text_of(name), bool(flags & _LOOPBACK))
+    return Interface(number, decode_text(name), bool(flags & _LOOPBACK))
 
 
 def decode_whole_link(payload: memoryview) -> Link:
     """Decode one answer to a GET_LINK dump with the interface's kind and XDP program."""
     interface = decode_link(payload)
-    values = attributes(payload, _LINK.size)
+    values = collect_attributes(payload, _LINK.size)
     nothing = memoryview(b"")
-    kind = attributes(values.get(18, nothing)).get(1, nothing)  # IFLA_LINKINFO, IFLA_INFO_KIND
-    program = attributes(values.get(43, nothing)).get(4)  # IFLA_XDP, IFLA_XDP_PROG_ID
-    return Link(interface.number, interface.name, text_of(kind) if kind else "", number_of_u32(program))
+    kind = collect_attributes(values.get(18, nothing)).get(1, nothing)  # IFLA_LINKINFO, IFLA_INFO_KIND
+    program = collect_attributes(values.get(43, nothing)).get(4)  # IFLA_XDP, IFLA_XDP_PROG_ID
+    return Link(interface.number, interface.name, decode_text(kind) if kind else "", number_of_u32(program))
 
 
 def is_running(payload: memoryview) -> bool:
@@ -129,7 +142,7 @@ def decode_address(payload: memoryview) -> InterfaceAddress | None:
     width = WIDTHS.get(family)
     if width is None:
         return None
-    values = attributes(payload, _ADDRESS.size)
+    values = collect_attributes(payload, _ADDRESS.size)
     # IFA_LOCAL is this machine's address. IPv6 has only IFA_ADDRESS; in IPv4 that may be the peer's.
     value = values.get(2, values.get(1))
     if value is None or len(value) != width:

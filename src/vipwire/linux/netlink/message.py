@@ -34,18 +34,18 @@ class Message(NamedTuple):
     payload: memoryview
 
 
-def encode(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
+def encode_message(kind: int, flags: int, sequence: int, payload: bytes) -> bytes:
     """Encode one message, padded to the alignment of four bytes."""
-    return b"".join(message(kind, flags, sequence, payload))
+    return b"".join(build_message(kind, flags, sequence, payload))
 
 
-def message(kind: int, flags: int, sequence: int, payload: bytes) -> tuple[bytes, ...]:
+def build_message(kind: int, flags: int, sequence: int, payload: bytes) -> tuple[bytes, ...]:
     """Encode one message as parts to be joined, which saves a copy of a large payload."""
     length = 16 + len(payload)
     return HEADER.pack(length, kind, flags, sequence, 0), payload, *([bytes(-length % 4)] if length % 4 else ())
 
 
-def messages(data: bytes | memoryview) -> Iterator[Message]:
+def split_messages(data: bytes | memoryview) -> Iterator[Message]:
     """Split one datagram into its messages. Raise DecodeError on a wrong length."""
     view = memoryview(data)
     at = 0
@@ -65,7 +65,7 @@ _NUL_AND_PADDING = (b"\0", b"\0\0\0\0", b"\0\0\0", b"\0\0")
 _U32BE = struct.Struct("=HH4s")
 
 
-def attribute(kind: int, value: bytes) -> bytes:
+def encode_attribute(kind: int, value: bytes) -> bytes:
     length = 4 + len(value)
     return _ATTRIBUTE.pack(length, kind) + value + bytes(-length % 4)
 
@@ -75,17 +75,17 @@ def encode_nested(kind: int, *parts: bytes) -> bytes:
     return _ATTRIBUTE.pack(4 + len(value), kind | NESTED) + value
 
 
-def string(kind: int, text: str) -> bytes:
+def encode_string(kind: int, text: str) -> bytes:
     value = text.encode()
     length = 5 + len(value)
     return _ATTRIBUTE.pack(length, kind) + value + _NUL_AND_PADDING[length & 3]
 
 
-def u32be(kind: int, value: int) -> bytes:
+def encode_u32be(kind: int, value: int) -> bytes:
     return _U32BE.pack(8, kind, value.to_bytes(4, "big"))
 
 
-def walk(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, memoryview]]:
+def walk_attributes(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, memoryview]]:
     """Yield (type without its flags, value) for each attribute from `at` on. Raise DecodeError on a bad length."""
     view = memoryview(data)
     end = len(view)
@@ -97,16 +97,16 @@ def walk(data: bytes | memoryview, at: int = 0) -> Iterator[tuple[int, memoryvie
         at += (length + 3) & ~3
 
 
-def attributes(data: bytes | memoryview, at: int = 0) -> dict[int, memoryview]:
+def collect_attributes(data: bytes | memoryview, at: int = 0) -> dict[int, memoryview]:
     """Collect attributes by type; of a repeated one the last counts."""
-    return dict(walk(data, at))
+    return dict(walk_attributes(data, at))
 
 
-def text_of(value: memoryview) -> str:
+def decode_text(value: memoryview) -> str:
     return bytes(value).rstrip(b"\0").decode(errors="replace")
 
 
-def number_of(value: memoryview) -> int:
+def decode_number(value: memoryview) -> int:
     """Decode an unsigned number in network order, of any width."""
     return int.from_bytes(value)
 
@@ -119,12 +119,12 @@ class Acknowledgement(NamedTuple):
     text: str = ""
 
 
-def acknowledgement(message: Message) -> Acknowledgement:
+def decode_acknowledgement(message: Message) -> Acknowledgement:
     """Decode an NLMSG_ERROR message, with the kernel's explanation if present (NETLINK_EXT_ACK)."""
     payload, text = message.payload, ""
     if len(payload) < 20:
         raise DecodeError("netlink acknowledgement is cut short")
     if message.flags & 0x200:  # NLM_F_ACK_TLVS; the echoed message is capped to its header (NETLINK_CAP_ACK)
         at = 20 if message.flags & 0x100 else 4 + ((HEADER.unpack_from(payload, 4)[0] + 3) & ~3)
-        text = text_of(attributes(payload, at).get(1, memoryview(b"")))  # NLMSGERR_ATTR_MSG
+        text = decode_text(collect_attributes(payload, at).get(1, memoryview(b"")))  # NLMSGERR_ATTR_MSG
     return Acknowledgement(-struct.unpack_from("=i", payload)[0], HEADER.unpack_from(payload, 4)[3], text)

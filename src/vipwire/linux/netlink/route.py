@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink.links import FAMILIES, SCOPE_GLOBAL, U32, WIDTHS, number_of_u32
-from vipwire.linux.netlink.message import attribute, attributes, string, text_of
+from vipwire.linux.netlink.message import collect_attributes, decode_text, encode_attribute, encode_string
 from vipwire.model.net import Address, Family, Prefix, family_of
 
 NEW_ROUTE, DELETE_ROUTE, GET_ROUTE = 24, 25, 26
@@ -65,7 +65,7 @@ def encode_route(route: Route) -> bytes:
         (_TABLE, table),
     )
     head = _ROUTE.pack(family, to.length, 0, 0, *numbers)
-    return head + b"".join(attribute(kind, value) for kind, value in parts if value is not None)
+    return head + b"".join(encode_attribute(kind, value) for kind, value in parts if value is not None)
 
 
 def encode_list_routes(family: Family, table: int = 0) -> bytes:
@@ -75,21 +75,21 @@ def encode_list_routes(family: Family, table: int = 0) -> bytes:
 
 def encode_get_route(to: Address) -> bytes:
     family, width = FAMILIES[family_of(to)]
-    return _ROUTE.pack(family, 8 * width, 0, 0, 0, 0, 0, 0, 0) + attribute(_DESTINATION, to)
+    return _ROUTE.pack(family, 8 * width, 0, 0, 0, 0, 0, 0, 0) + encode_attribute(_DESTINATION, to)
 
 
 def encode_rule(family: Family, rule: RoutingRule) -> bytes:
     head = _ROUTE.pack(FAMILIES[family][0], 0, 0, 0, rule.table, 0, 0, _TO_TABLE, 0)
     numbers = {_MARK: rule.mark, _MASK: 0xFFFFFFFF} if rule.mark else {}
     numbers |= {_TABLE: rule.table, _PRIORITY: rule.priority}
-    name = string(_INTERFACE, rule.interface) if rule.interface else b""
-    return head + name + b"".join(attribute(kind, U32.pack(number)) for kind, number in numbers.items())
+    name = encode_string(_INTERFACE, rule.interface) if rule.interface else b""
+    return head + name + b"".join(encode_attribute(kind, U32.pack(number)) for kind, number in numbers.items())
 
 
 def encode_neighbour(number: int, value: Address, mac: bytes) -> bytes:
     """Encode a permanent neighbour entry of an interface."""
     head = _NEIGHBOUR.pack(FAMILIES[family_of(value)][0], number, _PERMANENT, 0, 0)
-    return head + attribute(1, value) + attribute(2, mac)
+    return head + encode_attribute(1, value) + encode_attribute(2, mac)
 
 
 def decode_route(payload: memoryview) -> Route | None:
@@ -100,7 +100,7 @@ def decode_route(payload: memoryview) -> Route | None:
     width = WIDTHS.get(family)
     if width is None:
         return None
-    values = attributes(payload, _ROUTE.size)
+    values = collect_attributes(payload, _ROUTE.size)
     to, gateway, source = (
         None if value is None else Address(bytes(value))
         for value in map(values.get, (_DESTINATION, _GATEWAY, _SOURCE))
@@ -117,6 +117,6 @@ def decode_route(payload: memoryview) -> Route | None:
 def decode_rule(payload: memoryview) -> RoutingRule:
     if len(payload) < _ROUTE.size:
         raise DecodeError("rtnetlink rule message is cut short")
-    values = attributes(payload, _ROUTE.size)
+    values = collect_attributes(payload, _ROUTE.size)
     table, priority, mark = (number_of_u32(values.get(kind)) for kind in (_TABLE, _PRIORITY, _MARK))
-    return RoutingRule(table, priority, mark, text_of(values.get(_INTERFACE, memoryview(b""))))
+    return RoutingRule(table, priority, mark, decode_text(values.get(_INTERFACE, memoryview(b""))))

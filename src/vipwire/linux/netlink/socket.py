@@ -18,9 +18,9 @@ from vipwire.linux.netlink.message import (
     NLMSG_ERROR,
     Acknowledgement,
     Message,
-    acknowledgement,
-    encode,
-    messages,
+    decode_acknowledgement,
+    encode_message,
+    split_messages,
 )
 
 NETLINK_ROUTE = 0
@@ -62,7 +62,7 @@ class NetlinkSocket:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
         self._sequence = 0
         self._quiet = self._listens = False
-        self._grow(_SO_RCVBUFFORCE, socket.SO_RCVBUF, 8 << 20)
+        self._enlarge_buffer(_SO_RCVBUFFORCE, socket.SO_RCVBUF, 8 << 20)
         self._send_buffer = 0
         for option in (_NETLINK_CAP_ACK, _NETLINK_EXT_ACK):
             self._socket.setsockopt(_SOL_NETLINK, option, 1)
@@ -113,7 +113,7 @@ class NetlinkSocket:
         described = struct.pack("HP", len(program) // 8, ctypes.addressof(held))  # struct sock_fprog
         self._socket.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, described)
 
-    def _grow(self, force: int, plain: int, size: int) -> None:
+    def _enlarge_buffer(self, force: int, plain: int, size: int) -> None:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, force, size)
         except PermissionError:
@@ -129,7 +129,7 @@ class NetlinkSocket:
         size = sum(map(len, parts))
         if size > self._send_buffer:
             self._send_buffer = max(2 * size, 1 << 20)
-            self._grow(_SO_SNDBUFFORCE, socket.SO_SNDBUF, self._send_buffer)
+            self._enlarge_buffer(_SO_SNDBUFFORCE, socket.SO_SNDBUF, self._send_buffer)
         self._quiet = False
         self._socket.sendmsg(parts if len(parts) <= _MOST_PARTS else (b"".join(parts),))
         return size
@@ -140,7 +140,7 @@ class NetlinkSocket:
         Callers with many small datagrams pass their largest size: Python allocates that many bytes for each receive.
         """
         for datagram in self.arrived(size):
-            yield from messages(datagram)
+            yield from split_messages(datagram)
 
     def arrived(self, size: int) -> Iterator[bytes]:
         """Yield every datagram that has already arrived, without waiting; `size` as in `pending`."""
@@ -158,7 +158,7 @@ class NetlinkSocket:
         found: list[Acknowledgement] = []
         for message in self.pending():
             if message.type == NLMSG_ERROR:
-                found.append(acknowledgement(message))
+                found.append(decode_acknowledgement(message))
                 if found[-1].sequence == last:
                     self._quiet = not self._listens
                     break
@@ -175,27 +175,27 @@ class NetlinkSocket:
     def request(self, kind: int, payload: bytes, flags: int = 0) -> list[Message]:
         """Send one request; return the answers before the acknowledgement. Raise NetlinkError if refused."""
         sequence = self.sequence()
-        self.send(encode(kind, NLM_F_REQUEST | NLM_F_ACK | flags, sequence, payload))
+        self.send(encode_message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, sequence, payload))
         answers: list[Message] = []
         while True:
-            for message in messages(self._socket.recv(_RECEIVE)):
+            for message in split_messages(self._socket.recv(_RECEIVE)):
                 if message.sequence != sequence:
                     continue
                 if message.type != NLMSG_ERROR:
                     answers.append(message)
                     continue
-                _raise_for(acknowledgement(message))
+                _raise_for(decode_acknowledgement(message))
                 return answers
 
     def ask(self, kind: int, payload: bytes) -> Message:
         """Send a request that the kernel answers with one message or an error, without an acknowledgement."""
         sequence = self.sequence()
-        self.send(encode(kind, NLM_F_REQUEST, sequence, payload))
+        self.send(encode_message(kind, NLM_F_REQUEST, sequence, payload))
         while True:
-            for message in messages(self._socket.recv(_ANSWER)):
+            for message in split_messages(self._socket.recv(_ANSWER)):
                 if message.sequence == sequence:
                     if message.type == NLMSG_ERROR:
-                        _raise_for(acknowledgement(message))
+                        _raise_for(decode_acknowledgement(message))
                     return message
 
     def answers(self, kind: int, payload: bytes, count: int, size: int = 512) -> list[bytes]:
@@ -204,14 +204,14 @@ class NetlinkSocket:
         Raise NetlinkError if the kernel refuses or sends fewer answers.
         """
         sequence, receive = self.sequence(), self._socket.recv
-        self.send(encode(kind, NLM_F_REQUEST | NLM_F_ACK, sequence, payload))
+        self.send(encode_message(kind, NLM_F_REQUEST | NLM_F_ACK, sequence, payload))
         try:
             answers = [receive(size, socket.MSG_DONTWAIT) for _ in range(count + 1)]
         except BlockingIOError:
             raise NetlinkError(errno.ENOENT, f"less than {count} answers came") from None
-        for message in messages(answers.pop()):
+        for message in split_messages(answers.pop()):
             if message.type == NLMSG_ERROR:
-                _raise_for(acknowledgement(message))
+                _raise_for(decode_acknowledgement(message))
         return answers
 
     def dump(self, kind: int, payload: bytes, size: int = _RECEIVE) -> Iterator[memoryview]:
@@ -227,7 +227,7 @@ class NetlinkSocket:
         `size` is the kernel's largest datagram. The messages' flags tell of an interrupted dump.
         """
         sequence = self.sequence()
-        self.send(encode(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
+        self.send(encode_message(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
         while True:
             datagram = self._socket.recv(size)
             _, first, _, answered, _ = HEADER.unpack_from(datagram)
@@ -235,12 +235,12 @@ class NetlinkSocket:
                 continue
             if first not in (NLMSG_DONE, NLMSG_ERROR):
                 end = len(datagram) - _DONE
-                if not _ends(datagram, end, sequence):
+                if not _is_end_of_dump(datagram, end, sequence):
                     yield datagram
                     continue
                 yield datagram[:end]
                 datagram = datagram[end:]
-            for message in messages(datagram):
+            for message in split_messages(datagram):
                 _raise_for_end(message)
             return
 
@@ -255,10 +255,10 @@ class NetlinkSocket:
 
     def _read_dump(self, kind: int, payload: bytes, datagrams: Iterator[bytes]) -> Iterator[memoryview]:
         sequence = self.sequence()
-        self.send(encode(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
+        self.send(encode_message(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
         interrupted = False
         for datagram in datagrams:
-            for message in messages(datagram):
+            for message in split_messages(datagram):
                 if message.sequence != sequence:
                     continue
                 interrupted = interrupted or bool(message.flags & NLM_F_DUMP_INTR)
@@ -270,7 +270,7 @@ class NetlinkSocket:
                 yield message.payload
 
 
-def _ends(datagram: bytes, at: int, sequence: int) -> bool:
+def _is_end_of_dump(datagram: bytes, at: int, sequence: int) -> bool:
     """Report whether the message at `at` ends the dump."""
     if at < HEADER.size:
         return False
@@ -285,7 +285,7 @@ def _raise_for_end(message: Message) -> None:
         if code < 0:
             raise NetlinkError(-code, os.strerror(-code))
     if message.type == NLMSG_ERROR:
-        _raise_for(acknowledgement(message))
+        _raise_for(decode_acknowledgement(message))
 
 
 def _raise_for(answer: Acknowledgement) -> None:

@@ -3,7 +3,7 @@
 The kernel runs the program on each message before queueing it, so that unwanted messages do not wake the process. Two
 loads walk netlink attributes (net/core/filter.c, `SKF_AD_NLATTR`). Loads are in network order, jumps go forward only.
 
-Of conntrack's events `beginnings_and_ends` passes
+Of conntrack's events `pass_new_and_ended_flows` passes
 
     NEW          a flow of one of the protocols to one of the endpoints begins (TCP: with a SYN)
     DESTROYED    it ends without an answer; the kernel destroys a flow at once whose only answer is a reset
@@ -84,12 +84,12 @@ def if_any_bit(bits: int, then: str = "", otherwise: str = "") -> Instruction:
     return Instruction(_IF_ANY_BIT, bits, then, otherwise)
 
 
-def go(name: str) -> Instruction:
+def jump_to(name: str) -> Instruction:
     """Jump to a label at any distance."""
     return Instruction(_JUMP, 0, name)
 
 
-def find(start: int, *path: int, missing: str) -> Program:
+def find_attribute(start: int, *path: int, missing: str) -> Program:
     """Find an attribute by the path of types from the attributes at offset `start`; jump to `missing` if absent."""
     steps: Program = [Instruction(_SET_A, start)]
     for depth, kind in enumerate(path):
@@ -125,10 +125,10 @@ def assemble(program: Program) -> bytes:
             steps.append(each)
     if len(steps) > LONGEST:
         raise ValueError(f"a socket filter has at most {LONGEST} instructions, not {len(steps)}")
-    return b"".join(_pack(at, step, places) for at, step in enumerate(steps))
+    return b"".join(_encode_step(at, step, places) for at, step in enumerate(steps))
 
 
-def _pack(at: int, step: Instruction, places: dict[str, int]) -> bytes:
+def _encode_step(at: int, step: Instruction, places: dict[str, int]) -> bytes:
     def distance(name: str) -> int:
         if name.startswith("+"):
             return int(name)
@@ -150,19 +150,22 @@ _AF_INET = 2
 _SYN_SENT = 1  # enum tcp_conntrack
 
 
-def except_from(ports: Iterable[int]) -> bytes:
+def ignore_senders(ports: Iterable[int]) -> bytes:
     """Pass all messages but those that requests from netlink sockets with these port IDs cause."""
     ours = (if_equal(int.from_bytes(port.to_bytes(4, sys.byteorder)), "discard") for port in ports)
     return assemble([load_word(_PORT), *ours, PASS, Label("discard"), DISCARD])
 
 
-def beginnings_and_ends(addresses: Collection[Address], protocols: Iterable[Protocol]) -> bytes:
-    protocol = [*find(_ATTRIBUTES, _ORIGINAL, 2, 1, missing="discard"), load_byte_of_attribute()]  # CTA_PROTO_NUM
+def pass_new_and_ended_flows(addresses: Collection[Address], protocols: Iterable[Protocol]) -> bytes:
+    protocol = [
+        *find_attribute(_ATTRIBUTES, _ORIGINAL, 2, 1, missing="discard"),
+        load_byte_of_attribute(),
+    ]  # CTA_PROTO_NUM
     return assemble(
         [
             *protocol,
             *(if_equal(each, "wanted") for each in sorted(protocols)),
-            go("discard"),
+            jump_to("discard"),
             Label("wanted"),
             load_half(_TYPE),
             if_equal(_convert_to_network_order(CT_DELETE), "destroyed"),
@@ -170,13 +173,13 @@ def beginnings_and_ends(addresses: Collection[Address], protocols: Iterable[Prot
             load_half(_FLAGS),
             if_any_bit(_convert_to_network_order(NLM_F_CREATE), "new", "discard"),
             Label("destroyed"),
-            *find(_ATTRIBUTES, _STATUS, missing="discard"),
+            *find_attribute(_ATTRIBUTES, _STATUS, missing="discard"),
             load_word_of_attribute(),
             if_any_bit(STATUS_SEEN_REPLY, "discard", "address"),
             Label("new"),
             *protocol,
             if_equal(Protocol.TCP, "", "address"),
-            *find(_ATTRIBUTES, _PROTOCOL_STATE, 1, 1, missing="discard"),  # CTA_PROTOINFO_TCP, _TCP_STATE
+            *find_attribute(_ATTRIBUTES, _PROTOCOL_STATE, 1, 1, missing="discard"),  # CTA_PROTOINFO_TCP, _TCP_STATE
             load_byte_of_attribute(),
             if_equal(_SYN_SENT, "address"),
             Label("discard"),
@@ -193,13 +196,13 @@ def _filter_addresses(addresses: Collection[Address]) -> Program:
     return [
         load_byte(_FAMILY),
         if_equal(_AF_INET, "", "IPv6"),
-        *find(_ATTRIBUTES, _REPLY, 1, 1, missing="stray"),  # CTA_TUPLE_IP, CTA_IP_V4_SRC
+        *find_attribute(_ATTRIBUTES, _REPLY, 1, 1, missing="stray"),  # CTA_TUPLE_IP, CTA_IP_V4_SRC
         load_word_of_attribute(),
-        go("compare"),
+        jump_to("compare"),
         Label("IPv6"),
-        *find(_ATTRIBUTES, _REPLY, 1, 3, missing="stray"),  # CTA_IP_V6_SRC
+        *find_attribute(_ATTRIBUTES, _REPLY, 1, 3, missing="stray"),  # CTA_IP_V6_SRC
         load_word_of_attribute(12),
-        go("compare"),
+        jump_to("compare"),
         Label("stray"),
         DISCARD,
         Label("compare"),

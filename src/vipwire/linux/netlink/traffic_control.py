@@ -7,7 +7,7 @@ import struct
 from typing import Final
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.message import attributes, text_of
+from vipwire.linux.netlink.message import collect_attributes, decode_text
 
 GET_QDISC, GET_FILTER = 38, 46
 _MESSAGE: Final = struct.Struct("=BxxxiIII")  # tcmsg: family, interface, handle, parent, info
@@ -36,9 +36,9 @@ def decode_filter(payload: memoryview) -> str:
     """Return a filter's kind and its bpf program's name, from an answer to a GET_FILTER dump."""
     if len(payload) < _MESSAGE.size:
         raise DecodeError("rtnetlink filter message is cut short")
-    found = attributes(payload, _MESSAGE.size)
-    kind = text_of(found.get(_KIND, memoryview(b"")))
+    found = collect_attributes(payload, _MESSAGE.size)
+    kind = decode_text(found.get(_KIND, memoryview(b"")))
     if kind != "bpf" or _OPTIONS not in found:
         return kind
-    name = attributes(found[_OPTIONS]).get(_BPF_NAME)
-    return kind if name is None else f"{kind} {text_of(name)}"
+    name = collect_attributes(found[_OPTIONS]).get(_BPF_NAME)
+    return kind if name is None else f"{kind} {decode_text(name)}"

@@ -53,21 +53,21 @@ def find_cgroup(named: str, mounts: Path = _MOUNTS) -> Path:
 
 def find_pods(cgroup: Path) -> PodsCgroup:
     """Find the cgroup of all Pods in or below a root of cgroup2; its id is 0 if there is none."""
-    for path, depth in _candidates(cgroup):
+    for path, depth in _list_candidate_cgroups(cgroup):
         if _PODS.fullmatch(path.name):
             return PodsCgroup(path.stat().st_ino, depth)
     return PodsCgroup()
 
 
-def _candidates(cgroup: Path) -> Iterator[tuple[Path, int]]:
+def _list_candidate_cgroups(cgroup: Path) -> Iterator[tuple[Path, int]]:
     above = 0
     while (cgroup.parents[above] / "cgroup.procs").exists() if above < len(cgroup.parents) else False:
         above += 1
-    for path in _folders(cgroup):
+    for path in _list_folders(cgroup):
         yield path, above + 1
         if _KUBELETS.fullmatch(path.name):
-            yield from ((inner, above + 2) for inner in _folders(path))
+            yield from ((inner, above + 2) for inner in _list_folders(path))
 
 
-def _folders(path: Path) -> list[Path]:
+def _list_folders(path: Path) -> list[Path]:
     return sorted(each for each in path.iterdir() if each.is_dir())

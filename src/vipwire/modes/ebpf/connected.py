@@ -11,7 +11,7 @@ from typing import Final
 
 from vipwire.errors import DecodeError
 from vipwire.linux.bpf.maps import Map
-from vipwire.linux.bpf.namespaces import within
+from vipwire.linux.bpf.namespaces import run_in_namespace
 from vipwire.linux.netlink.sock_diag import (
     BY_FAMILY,
     DESTROY,
@@ -23,7 +23,7 @@ from vipwire.linux.netlink.sock_diag import (
 from vipwire.linux.netlink.socket import NETLINK_SOCK_DIAG, NetlinkError, NetlinkSocket
 from vipwire.logging import log
 from vipwire.model.net import Address, Family, Protocol
-from vipwire.modes.ebpf.layout import read_endpoint, read_frontend_key, version
+from vipwire.modes.ebpf.layout import choose_family_suffix, read_endpoint, read_frontend_key
 from vipwire.modes.ebpf.pinned import NodePins
 
 Serving = Mapping[tuple[Address | None, int], frozenset[tuple[Address, int]]]
@@ -40,19 +40,19 @@ class ConnectedSockets:
     def __init__(self, family: Family, pinned: NodePins, namespaces: tuple[Path, ...] | None) -> None:
         self._family, self._pins, self._namespaces = family, pinned, namespaces
 
-    def end(self, serving: Serving, *, whole: bool) -> int:
+    def end_stale_sockets(self, serving: Serving, *, whole: bool) -> int:
         """End the sockets whose endpoint no longer serves; return their number.
 
         `whole`: also those of unnamed frontends.
         """
-        peers = self._pins.find(f"peers{version(self._family)}")
+        peers = self._pins.find(f"peers{choose_family_suffix(self._family)}")
         stale = {} if peers is None else dict(self._find_stale(peers, serving, whole=whole))
         if peers is None or not stale:
             return 0
         ended = 0
         for path in self._list_namespaces():
             try:
-                ended += within(path, lambda: _end(peers, stale))
+                ended += run_in_namespace(path, lambda: _end_sockets(peers, stale))
             except (OSError, DecodeError) as error:
                 log.warning("cannot list UDP sockets in a network namespace", namespace=str(path), error=error)
             if not stale:
@@ -86,7 +86,7 @@ class ConnectedSockets:
                 yield path
 
 
-def _end(peers: Map, stale: dict[bytes, tuple[Address, int]]) -> int:
+def _end_sockets(peers: Map, stale: dict[bytes, tuple[Address, int]]) -> int:
     """End the stale sockets of this network namespace; remove them from `stale`, and before from the map."""
     ended = 0
     with NetlinkSocket(NETLINK_SOCK_DIAG) as diag:

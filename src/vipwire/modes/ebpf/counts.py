@@ -12,9 +12,17 @@ from typing import Final
 
 from vipwire.linux.bpf.maps import Map
 from vipwire.model.net import Family
-from vipwire.modes.ebpf.layout import FRONTEND, FRONTENDS, OurKey, endpoint_size, read_endpoint, slot_size, version
+from vipwire.modes.ebpf.layout import (
+    FRONTEND,
+    FRONTENDS,
+    OurKey,
+    choose_family_suffix,
+    endpoint_size,
+    read_endpoint,
+    slot_size,
+)
 from vipwire.modes.ebpf.pinned import NodePins
-from vipwire.modes.ebpf.render import places
+from vipwire.modes.ebpf.render import list_map_keys
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure
 
@@ -24,7 +32,7 @@ Tallies = dict[bytes, int]
 """Connections by endpoint."""
 
 
-def tallies(slots: bytes, hits: bytes, size: int) -> Tallies:
+def read_tallies(slots: bytes, hits: bytes, size: int) -> Tallies:
     """Add up the connections of some slots; an endpoint is the first `size` bytes of a slot."""
     found: Tallies = {}
     if not any(hits):
@@ -37,7 +45,7 @@ def tallies(slots: bytes, hits: bytes, size: int) -> Tallies:
     return found
 
 
-def take_carried(slots: bytes, each: int, size: int, had: Tallies) -> bytes:
+def carry_counts(slots: bytes, each: int, size: int, had: Tallies) -> bytes:
     """Return the initial numbers of a pool's slots, and subtract them from `had`."""
     count = len(slots) // each
     if not had:
@@ -46,7 +54,7 @@ def take_carried(slots: bytes, each: int, size: int, had: Tallies) -> bytes:
     return struct.pack(f"={count}Q", *numbers)
 
 
-def later(now: Tallies, before: Tallies) -> Iterator[tuple[bytes, int]]:
+def subtract_counts(now: Tallies, before: Tallies) -> Iterator[tuple[bytes, int]]:
     return ((endpoint, number - before.get(endpoint, 0)) for endpoint, number in now.items())
 
 
@@ -58,7 +66,7 @@ def add_connections(
         place: frontend.port_name
         for plan in plans
         for frontend in plan.frontends
-        for place in places(plan, frontend.key)
+        for place in list_map_keys(plan, frontend.key)
     }
     size = family.bits // 8 + 4
     for pair, connections in pairs:
@@ -72,16 +80,16 @@ class CountedConnections:
     """The connections of one family, by pairs of a frontend and an endpoint."""
 
     def __init__(self, family: Family, pinned: NodePins) -> None:
-        self._family, self._pins, self._version = family, pinned, version(family)
+        self._family, self._pins, self._version = family, pinned, choose_family_suffix(family)
 
     def read(self) -> Iterator[tuple[bytes, int]]:
         """Read all pairs. A pair may come twice: with its current and its former slots."""
-        for counts in self._open_kept():
+        for counts in self._open_kept_maps():
             for pair, value in counts.items():
                 yield pair, int.from_bytes(value, "little")
-        yield from self.in_slots()
+        yield from self.read_slot_counts()
 
-    def in_slots(self) -> Iterator[tuple[bytes, int]]:
+    def read_slot_counts(self) -> Iterator[tuple[bytes, int]]:
         found = [self._pins.find(name + self._version) for name in ("frontends", "slots", "hits")]
         frontends, slots, hits = found
         if frontends is None or slots is None or hits is None:
@@ -92,29 +100,29 @@ class CountedConnections:
                 first, count, _ = FRONTEND.unpack(value)
                 counted = numbers[first * NUMBER : (first + count) * NUMBER]
                 dealt = places[first * each : (first + count) * each]
-                for endpoint, number in tallies(dealt, counted, size).items():
+                for endpoint, number in read_tallies(dealt, counted, size).items():
                     yield key + endpoint, number
 
-    def keep(self, pairs: Iterable[tuple[bytes, int]]) -> None:
+    def keep_counts(self, pairs: Iterable[tuple[bytes, int]]) -> None:
         """Add the connections of former slots. A full map loses them."""
         added = {pair: number for pair, number in pairs if number > 0}
         if not added:
             return
-        counts = self._pins.held(f"counts{self._version}")
+        counts = self._pins.require_map(f"counts{self._version}")
         before = {pair: int.from_bytes(counts.lookup(pair) or b"", "little") for pair in added}
         counts.write_what_fits(
             {pair: (before[pair] + number).to_bytes(8, "little") for pair, number in added.items()}
         )
 
-    def forget(self, known: Mapping[OurKey, bytes]) -> None:
+    def forget_frontends(self, known: Mapping[OurKey, bytes]) -> None:
         """Remove the counts of deleted frontends, once the map is half full."""
-        for counts in self._open_kept():
+        for counts in self._open_kept_maps():
             keys = [key for key, _ in counts.items()]
             if len(keys) > counts.shape.max_entries // 2:
                 size = len(keys[0]) // 2
                 counts.remove(key for key in keys if (FRONTENDS, key[:size]) not in known)
 
-    def _open_kept(self) -> list[Map]:
+    def _open_kept_maps(self) -> list[Map]:
         """Open the maps by pairs: of former slots, and of connections with client affinity."""
         found = (self._pins.find(name + self._version) for name in ("counts", "sticky"))
         return [each for each in found if each is not None]

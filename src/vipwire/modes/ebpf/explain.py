@@ -11,7 +11,7 @@ from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
-from vipwire.modes.ebpf.driver import folder
+from vipwire.modes.ebpf.driver import find_node_folder
 from vipwire.modes.ebpf.layout import (
     FRONTENDS,
     HEAD,
@@ -19,17 +19,17 @@ from vipwire.modes.ebpf.layout import (
     Flag,
     Head,
     OurKey,
-    describe,
+    choose_family_suffix,
+    describe_key,
+    describe_scope,
     endpoints,
-    for_whom,
     frontend_key,
     is_ours,
     read_endpoint,
-    rules_of,
-    split,
-    version,
+    select_rules,
+    split_delta,
 )
-from vipwire.modes.ebpf.remarks import remarks, standing
+from vipwire.modes.ebpf.remarks import find_remarks, find_standing_remarks
 from vipwire.modes.inspection import Inspection
 from vipwire.modes.nftables.explain.explainer import INSPECTION as RULES
 from vipwire.plan.resolve import Packet
@@ -63,11 +63,11 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
 
     def script(self, delta: Delta[Any, Any]) -> Iterable[str]:
         """Write a difference: nft commands, and changes of maps as comments."""
-        theirs, ours = split(delta)
+        theirs, ours = split_delta(delta)
         yield from self._rules.script(theirs)
         for sign, part in (("+", ours.added), ("~", ours.changed), ("-", ours.removed)):
             for key in sorted(part):
-                yield f"# {sign} {describe(key)}"
+                yield f"# {sign} {describe_key(key)}"
 
     def foreign_objects(self) -> str:
         return self._rules.foreign_objects()
@@ -76,24 +76,24 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         return self._rules.commands_to_remove_foreign()
 
     def arrange(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], own: frozenset[Address]) -> Programs:
-        return Programs(observed, wanted, self._rules.arrange(rules_of(observed), rules_of(wanted), own))
+        return Programs(observed, wanted, self._rules.arrange(select_rules(observed), select_rules(wanted), own))
 
     def trace(self, objects: Programs, packet: Packet) -> Walk:
         """Describe the programs' action on a socket for this address, then follow the packet through the rules."""
         observed, wanted, rules = objects
         found = self._rules.trace(rules, packet)
-        steps = (*self._programs(observed, wanted, packet), *found.steps)
-        return replace(found, steps=steps, direct=self._direct(observed, wanted, packet))
+        steps = (*self._explain_programs(observed, wanted, packet), *found.steps)
+        return replace(found, steps=steps, direct=self._find_direct(observed, wanted, packet))
 
-    def _hook(self, packet: Packet) -> OurKey:
+    def _choose_hook(self, packet: Packet) -> OurKey:
         called = "sendmsg" if packet.protocol is Protocol.UDP else "connect"
-        return PROGRAMS, f"{called}{version(self._family)}".encode()
+        return PROGRAMS, f"{called}{choose_family_suffix(self._family)}".encode()
 
-    def _direct(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], packet: Packet) -> Direct | None:
+    def _find_direct(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], packet: Packet) -> Direct | None:
         """Compare the observed endpoints of sockets with the planned ones; other sockets use the rules."""
         key: OurKey = FRONTENDS, frontend_key(packet.destination, packet.protocol, packet.port)
         held, planned = observed.get(key), wanted.get(key)
-        if held is None or self._hook(packet) not in observed:
+        if held is None or self._choose_hook(packet) not in observed:
             return None
         (flags, seconds, _), (meant, *_) = (Head.read(each or bytes(HEAD.size)) for each in (held, planned))
         dealt, pool = (
@@ -101,7 +101,7 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         )
         words = []
         if surplus := flags & ~meant & self._led:
-            words.append(f"programs translate sockets of {for_whom(surplus)}, but the plan uses rules for them")
+            words.append(f"programs translate sockets of {describe_scope(surplus)}, but the plan uses rules for them")
         if strays := dealt.keys() - pool.keys():
             words.append(
                 f"programs connect some sockets to {self._list_endpoints(strays)}, which are not in the plan"
@@ -115,7 +115,9 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         return ", ".join(format_endpoint(*each) for each in found[:_SHOWN]) + more
 
-    def _programs(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], packet: Packet) -> Iterable[Step]:
+    def _explain_programs(
+        self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], packet: Packet
+    ) -> Iterable[Step]:
         key: OurKey = FRONTENDS, frontend_key(packet.destination, packet.protocol, packet.port)
         held, planned = observed.get(key), wanted.get(key)
         if held is None and planned is None:
@@ -123,13 +125,13 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
                 text = f"{format_endpoint(packet.destination, packet.port)}/{packet.protocol.label}"
                 yield Step("", _SOCKETS, text, effects=(Effect(Verdict.LEAVE),))
             return
-        if self._hook(packet) not in observed:
+        if self._choose_hook(packet) not in observed:
             yield Step("", _SOCKETS, state=ObjectState.MISSING)
         if held is None:
-            yield Step("", _SOCKETS, describe(key), ObjectState.MISSING, (Effect(Verdict.LEAVE),))
+            yield Step("", _SOCKETS, describe_key(key), ObjectState.MISSING, (Effect(Verdict.LEAVE),))
             return
         effect = Effect(Verdict.CONNECT, self._describe_effect(held, packet))
-        yield Step("", _SOCKETS, describe(key), state_of(key, observed, wanted), (effect,))
+        yield Step("", _SOCKETS, describe_key(key), state_of(key, observed, wanted), (effect,))
 
     def _describe_effect(self, held: bytes, packet: Packet) -> str:
         shown = self._list_endpoints(set(endpoints(self._family, held)))
@@ -137,16 +139,18 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         flags, seconds, _ = Head.read(held)
         rest = "those bound to an address, and all others" if flags & Flag.AS_NODE else "all others"
         stay = f", those of one network namespace to one, which is remembered for {seconds} s" if seconds else ""
-        return f"{which} of {for_whom(flags & self._led)} go to {shown} directly{stay}; {rest}, by the rules below"
+        return (
+            f"{which} of {describe_scope(flags & self._led)} go to {shown} directly{stay}; {rest}, by the rules below"
+        )
 
 
-def _explainer(family: Family, mode: Any) -> EbpfExplainer | None:
+def _build_explainer(family: Family, mode: Any) -> EbpfExplainer | None:
     rules = RULES.explainer(family, mode.rules)
     return None if rules is None else EbpfExplainer(family, rules, pods=mode.wanted.knows_pods)
 
 
 INSPECTION: Final = Inspection(
-    _explainer,
-    remarks=lambda config: chain(remarks(config, folder()), RULES.remarks(config)),
-    standing=lambda config: chain(standing(config, folder()), RULES.standing(config)),
+    _build_explainer,
+    remarks=lambda config: chain(find_remarks(config, find_node_folder()), RULES.remarks(config)),
+    standing=lambda config: chain(find_standing_remarks(config, find_node_folder()), RULES.standing(config)),
 )

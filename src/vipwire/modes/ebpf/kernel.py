@@ -22,16 +22,16 @@ from vipwire.model.problem import Problem
 from vipwire.modes.ebpf.cgroup import PodsCgroup
 from vipwire.modes.ebpf.connected import ConnectedSockets, Serving
 from vipwire.modes.ebpf.counts import CountedConnections, add_connections
-from vipwire.modes.ebpf.layout import CLIENTS, PROGRAMS, OurKey, Ours, Settings, describe, is_ours, split
-from vipwire.modes.ebpf.pinned import NodePins, remove_gone
-from vipwire.modes.ebpf.render import render
-from vipwire.modes.ebpf.tables import SlotsFullError, Tables, takes_nothing
+from vipwire.modes.ebpf.layout import CLIENTS, PROGRAMS, OurKey, Ours, Settings, describe_key, is_ours, split_delta
+from vipwire.modes.ebpf.pinned import NodePins, remove_gone_nodes
+from vipwire.modes.ebpf.render import render_service
+from vipwire.modes.ebpf.tables import SlotsFullError, Tables, is_map_full
 from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import ChangeListener, Enlarging, Listening, Rendered
 from vipwire.reconcile.counts import AdoptsSettings, Counts
-from vipwire.reconcile.delta import Delta, patch
+from vipwire.reconcile.delta import Delta, apply_delta
 
 _FIRST: Final = 0.1
 LONGEST: Final = 30.0
@@ -143,10 +143,12 @@ class EbpfBackend:
         rules = self.rules.render(plan)
         if self.wanted.settings.counting is CounterLevel.TRAFFIC:
             return rules
-        return Rendered({**rules.own, **render(self.family, plan, self.wanted.settings.remembered)}, rules.shared)
+        return Rendered(
+            {**rules.own, **render_service(self.family, plan, self.wanted.settings.remembered)}, rules.shared
+        )
 
     def describe(self, key: Any) -> str:
-        return describe(key) if is_ours(key) else self.rules.describe(key)
+        return describe_key(key) if is_ours(key) else self.rules.describe(key)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         return self.rules.shortcomings(plan)
@@ -156,8 +158,8 @@ class EbpfBackend:
         self._look_for_pods()
         if self.rules.changed() or self._seen is None:
             return True
-        self.tables.counted.forget(self._seen)
-        return self._look() != self._seen
+        self.tables.counted.forget_frontends(self._seen)
+        return self._observe_maps() != self._seen
 
     def listen(self) -> ChangeListener | None:
         """Hear of other programs' changes of the rules; see `Listening`. Maps and programs need regular checks."""
@@ -166,22 +168,22 @@ class EbpfBackend:
     def observe(self) -> dict[Any, Any]:
         self._look_for_pods()
         found = self.rules.observe()
-        self._seen = self._look()
+        self._seen = self._observe_maps()
         return {**found, **self._seen}
 
     def commit(self, delta: Delta[Any, Any]) -> int:
         """Commit the rules, then write the maps. Raise CommitError if the kernel refuses the rules."""
-        theirs, ours = split(delta)
+        theirs, ours = split_delta(delta)
         size = self.rules.commit(theirs) if theirs else 0
         if ours:
-            self._try(ours)
+            self._write_or_note_failure(ours)
         return size + sum(len(key) + len(value) for (_, key), value in ours.added.items())
 
     def lacks_room(self, delta: Delta[Any, Any]) -> bool:
-        return isinstance(self.rules, Enlarging) and self.rules.lacks_room(split(delta)[0])
+        return isinstance(self.rules, Enlarging) and self.rules.lacks_room(split_delta(delta)[0])
 
     def enlarge(self, delta: Delta[Any, Any], held: Iterable[Mapping[Any, Any]]) -> int:
-        return self.rules.enlarge(split(delta)[0], held) if isinstance(self.rules, Enlarging) else 0
+        return self.rules.enlarge(split_delta(delta)[0], held) if isinstance(self.rules, Enlarging) else 0
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until the next retry, or the rules' next housekeeping."""
@@ -193,13 +195,15 @@ class EbpfBackend:
         if theirs:
             self.rules.housekeep()
         if not theirs or self._undone.due(time.monotonic()) == 0:
-            self._try(self._undone.delta())
+            self._write_or_note_failure(self._undone.delta())
 
     def end_sockets(self, serving: Serving, *, whole: bool) -> int:
         """End connected UDP sockets whose endpoint no longer serves; see `offers.Connecting`."""
         if not self.wanted.settings.connected:
             return 0
-        return ConnectedSockets(self.family, self.pins, self.wanted.namespaces).end(serving, whole=whole)
+        return ConnectedSockets(self.family, self.pins, self.wanted.namespaces).end_stale_sockets(
+            serving, whole=whole
+        )
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         known = tuple(plans)
@@ -226,7 +230,7 @@ class EbpfBackend:
     def delete(self) -> bool:
         """Remove the rules, and the bpffs folders of this node and of deleted ones; report whether any existed."""
         self.tables.close()
-        there = remove_gone(self.pins.folder) + self.pins.remove() > 0
+        there = remove_gone_nodes(self.pins.folder) + self.pins.remove() > 0
         return self.rules.delete() or there
 
     @property
@@ -246,40 +250,41 @@ class EbpfBackend:
                 "kubelet's cgroup was created or removed", found=bool(settings.pods_cgroup), level=settings.pods_level
             )
 
-    def _look(self) -> Ours:
+    def _observe_maps(self) -> Ours:
         found = self.tables.observe()
         wanted = self.wanted.settings.packed
         in_force = {
-            hook: self._program if held == wanted else b"other" + held for hook, held in self.pins.in_force().items()
+            hook: self._program if held == wanted else b"other" + held
+            for hook, held in self.pins.read_attached_programs().items()
         }
         found.update(((PROGRAMS, hook.encode()), in_force[hook]) for hook in self.hooks if hook in in_force)
         clients = self.pins.find("clients") if self._keeps_clients else None
         found.update(((CLIENTS, key), b"") for key, _ in (clients.items() if clients is not None else ()))
         return found
 
-    def _try(self, delta: Delta[OurKey, bytes]) -> None:
+    def _write_or_note_failure(self, delta: Delta[OurKey, bytes]) -> None:
         try:
-            self._write(delta)
+            self._write_objects(delta)
         except OSError as error:
-            self._leave_out(delta, error)
+            self._drop_unwritable(delta, error)
             return
         if self._seen is not None:
             delta.apply_to(self._seen)  # in place: a change touches a few of up to 100,000 objects
         if self._undone.record_success(delta):
             log.info("the programs' maps are complete again", ip_family=self.family.value)
 
-    def _write(self, delta: Delta[OurKey, bytes]) -> None:
+    def _write_objects(self, delta: Delta[OurKey, bytes]) -> None:
         if any(space == CLIENTS for space, _ in (*delta.added, *delta.removed)):
-            listed = self.pins.take("clients")
+            listed = self.pins.open_or_create("clients")
             joining = [key for space, key in delta.added if space == CLIENTS]
             listed.write(joining, [b"\2\0\0\0"] * len(joining))
             listed.remove(key for space, key in delta.removed if space == CLIENTS)
         grown = self._write_tables(delta)
         wanted = [key.decode() for space, key in (*delta.added, *delta.changed) if space == PROGRAMS]
         if wanted or grown:
-            self.pins.put_in_force(wanted, self.wanted.settings.packed)
+            self.pins.attach_programs(wanted, self.wanted.settings.packed)
             self.tables.collect_outgrown_counts()
-        self.pins.take_out([key.decode() for space, key in delta.removed if space == PROGRAMS])
+        self.pins.detach_programs([key.decode() for space, key in delta.removed if space == PROGRAMS])
 
     def _write_tables(self, delta: Delta[OurKey, bytes]) -> bool:
         """Write frontends and members; report whether larger maps require loading the programs again."""
@@ -288,14 +293,14 @@ class EbpfBackend:
         except SlotsFullError:
             pass
         except OSError as error:
-            if not takes_nothing(error):
+            if not is_map_full(error):
                 raise
         else:
             return False
-        self.tables.grow(patch(self._look() if self._seen is None else self._seen, delta))
+        self.tables.enlarge_maps(apply_delta(self._observe_maps() if self._seen is None else self._seen, delta))
         return True
 
-    def _leave_out(self, delta: Delta[OurKey, bytes], error: OSError) -> None:
+    def _drop_unwritable(self, delta: Delta[OurKey, bytes], error: OSError) -> None:
         """Leave the refused frontends to the rules: remove them from the maps, or detach the programs."""
         if self._undone.record_failure(delta, str(error), time.monotonic()):
             log.warning(
@@ -307,17 +312,17 @@ class EbpfBackend:
         self._seen = None
         forth = {hook for hook in self.hooks if hook.startswith(("connect", "sendmsg"))}
         try:
-            self.tables.leave_out(delta)
-            misled = forth - self.pins.in_force().keys()  # their programs use replaced maps
+            self.tables.forget_objects(delta)
+            misled = forth - self.pins.read_attached_programs().keys()  # their programs use replaced maps
         except OSError:
             misled = forth
-        self._take_out(misled)
+        self._detach_hooks(misled)
         with suppress(OSError):
-            self._seen = self._look()
+            self._seen = self._observe_maps()
 
-    def _take_out(self, hooks: Iterable[str]) -> None:
+    def _detach_hooks(self, hooks: Iterable[str]) -> None:
         """Detach programs that use a map from which no element can be removed."""
         there = [hook for hook in hooks if self.pins.link(hook) is not None]
-        self.pins.take_out(there)
+        self.pins.detach_programs(there)
         wanted = {(PROGRAMS, hook.encode()): self._program for hook in there}
         self._undone.record_failure(Delta(added=wanted), self._undone.reason, time.monotonic())

@@ -99,7 +99,7 @@ class Head(NamedTuple):
         return cls(Flag(head & (1 << seconds) - 1), head >> seconds & (1 << width) - 1, head >> port)
 
 
-def version(family: Family) -> str:
+def choose_family_suffix(family: Family) -> str:
     return _VERSIONS[family]
 
 
@@ -161,23 +161,23 @@ def is_ours(key: Hashable) -> bool:
     return isinstance(key, tuple) and key[0] in _SPACES
 
 
-def split(delta: Delta[Any, Any]) -> tuple[Delta[Any, Any], Delta[OurKey, bytes]]:
-    parts = [_split(each) for each in (delta.added, delta.changed, delta.removed)]
+def split_delta(delta: Delta[Any, Any]) -> tuple[Delta[Any, Any], Delta[OurKey, bytes]]:
+    parts = [_split_objects(each) for each in (delta.added, delta.changed, delta.removed)]
     return Delta(*(theirs for theirs, _ in parts)), Delta(*(ours for _, ours in parts))
 
 
-def rules_of(objects: Mapping[Any, V]) -> dict[Any, V]:
+def select_rules(objects: Mapping[Any, V]) -> dict[Any, V]:
     return {key: value for key, value in objects.items() if key[0] not in _SPACES}
 
 
-def _split(objects: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
+def _split_objects(objects: dict[Any, Any]) -> tuple[dict[Any, Any], dict[Any, Any]]:
     ours = {key: value for key, value in objects.items() if key[0] in _SPACES}
     if not ours:
         return objects, ours
     return {key: value for key, value in objects.items() if key not in ours}, ours
 
 
-def describe(key: OurKey) -> str:
+def describe_key(key: OurKey) -> str:
     space, data = key
     match space:
         case "ebpf-programs":
@@ -186,15 +186,16 @@ def describe(key: OurKey) -> str:
             return f"Pod's network namespace {int.from_bytes(data, 'little')}"
         case "ebpf-members":
             size = 8 if len(data) == 16 else 20
-            return f"{_frontend(data[:size])} to {format_endpoint(*read_endpoint(data[size:]))} in the programs' map"
-    return f"{_frontend(data)} in the programs' map"
+            endpoint = format_endpoint(*read_endpoint(data[size:]))
+            return f"{_describe_frontend(data[:size])} to {endpoint} in the programs' map"
+    return f"{_describe_frontend(data)} in the programs' map"
 
 
-def for_whom(flags: Flag) -> str:
+def describe_scope(flags: Flag) -> str:
     who = [word for flag, word in ((Flag.NODE, "the node"), (Flag.POD, "its Pods")) if flag in flags]
     return " and ".join(who) or "nobody"
 
 
-def _frontend(key: bytes) -> str:
+def _describe_frontend(key: bytes) -> str:
     address, protocol, port = read_frontend_key(key)
     return f"{format_endpoint(address, port)}/{Protocol(protocol).label}"

@@ -12,8 +12,8 @@ from vipwire.linux.bpf.pins import require_mounted
 from vipwire.linux.bpf.programs import HOOKS, list_attached
 from vipwire.model.net import Family
 from vipwire.modes.ebpf.cgroup import find_cgroup, find_pods
-from vipwire.modes.ebpf.pinned import NodePins, find_others
-from vipwire.modes.ebpf.probe import probe
+from vipwire.modes.ebpf.pinned import NodePins, find_other_nodes
+from vipwire.modes.ebpf.probe import probe_kernel
 from vipwire.modes.ebpf.tables import Tables
 from vipwire.modes.inspection import Remark
 
@@ -26,29 +26,29 @@ _MESHES: Final = {
 """Processes of service meshes, by their name in /proc."""
 
 
-def remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterator[Remark]:
+def find_remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> Iterator[Remark]:
     """Examine this machine; attach the programs with empty maps for a moment."""
     try:
         cgroup = find_cgroup(config.ebpf.cgroup)
         require_mounted(may_mount=False)
-        probe(cgroup, affinity=config.ebpf.affinity)
+        probe_kernel(cgroup, affinity=config.ebpf.affinity)
     except (VipwireError, OSError) as error:
         said, _, remedy = str(error).partition(": ")
         yield Remark("programs", said, remedy, bad=True)
         return
     yield Remark("programs", f"can be loaded, and attached to {cgroup}")
     if config.ebpf.clients in ("", "all"):
-        yield _pods(cgroup)
+        yield _check_pods_cgroup(cgroup)
     with closing(NodePins(folder, cgroup)) as pinned:
         if pinned.exists:
             yield from _check_attached_programs(cgroup, pinned)
         yield from _name_foreign(cgroup, pinned)
-        yield from _fill(pinned)
+        yield from _check_map_fill(pinned)
     yield from _check_other_nodes(folder)
-    yield from _meshes(config, proc)
+    yield from _check_service_meshes(config, proc)
 
 
-def standing(config: Config, folder: Path) -> Iterator[Remark]:
+def find_standing_remarks(config: Config, folder: Path) -> Iterator[Remark]:
     """Report the state of programs and maps. Tries nothing."""
     try:
         cgroup = find_cgroup(config.ebpf.cgroup)
@@ -59,7 +59,7 @@ def standing(config: Config, folder: Path) -> Iterator[Remark]:
         looks = {
             "programs": _check_attached_programs(cgroup, pinned),
             "other programs": _name_foreign(cgroup, pinned),
-            "maps": _fill(pinned),
+            "maps": _check_map_fill(pinned),
         }
         for area, found in looks.items():
             try:
@@ -69,7 +69,7 @@ def standing(config: Config, folder: Path) -> Iterator[Remark]:
 
 
 def _check_attached_programs(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
-    running = pinned.in_force()
+    running = pinned.read_attached_programs()
     missing = [hook for hook in HOOKS if hook not in running]
     said = f"{len(running)} of {len(HOOKS)} programs, for {cgroup}"
     if missing:
@@ -78,7 +78,7 @@ def _check_attached_programs(cgroup: Path, pinned: NodePins) -> Iterator[Remark]
         yield Remark("in force", said)
 
 
-def _pods(cgroup: Path) -> Remark:
+def _check_pods_cgroup(cgroup: Path) -> Remark:
     if find_pods(cgroup).number:
         return Remark("Pods", "recognised by kubelet's cgroup")
     return Remark(
@@ -118,7 +118,7 @@ def _name_foreign(cgroup: Path, pinned: NodePins) -> Iterator[Remark]:
 
 
 def _check_other_nodes(folder: Path) -> Iterator[Remark]:
-    gone, others = find_others(folder)
+    gone, others = find_other_nodes(folder)
     if gone:
         yield Remark(
             "programs left",
@@ -129,15 +129,15 @@ def _check_other_nodes(folder: Path) -> Iterator[Remark]:
         yield Remark("other nodes", f"{others} other network namespaces have folders in {folder.parent}")
 
 
-def _fill(pinned: NodePins) -> Iterator[Remark]:
+def _check_map_fill(pinned: NodePins) -> Iterator[Remark]:
     for family in Family:
         tables = Tables(family, pinned)
         if tables.observe():
-            said = ", ".join(f"{name} {used} of {room}" for name, (used, room) in tables.fill().items())
+            said = ", ".join(f"{name} {used} of {room}" for name, (used, room) in tables.measure_map_fill().items())
             yield Remark(f"maps of {family.value}", said)
 
 
-def _meshes(config: Config, proc: Path) -> Iterator[Remark]:
+def _check_service_meshes(config: Config, proc: Path) -> Iterator[Remark]:
     found = set()
     for path in proc.glob("[0-9]*/comm") if config.ebpf.clients != "node" else ():
         try:

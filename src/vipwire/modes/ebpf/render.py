@@ -26,7 +26,7 @@ from typing import Final
 
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Family, Protocol
-from vipwire.model.spread import EVENLY, Algorithm, slots
+from vipwire.model.spread import EVENLY, Algorithm, fill_slots
 from vipwire.modes.ebpf.layout import (
     FRONTENDS,
     HEAD,
@@ -51,25 +51,27 @@ _FOR: Final = {
 }
 
 
-def render(family: Family, plan: ServicePlan, remembered: frozenset[Protocol] = frozenset()) -> Ours:
+def render_service(family: Family, plan: ServicePlan, remembered: frozenset[Protocol] = frozenset()) -> Ours:
     """Render one Service: only its own objects. `remembered`: protocols for which programs serve affinity."""
     objects: Ours = {}
     for frontend, action in _translated_frontends(plan):
-        flags = _flags(plan, frontend, action)
+        flags = _choose_frontend_flags(plan, frontend, action)
         if action.affinity_seconds is not None:
             if _is_remembered(plan, frontend.port_name, remembered):
-                head = Head(flags & _OF_PODS, action.affinity_seconds, _number(frontend.port_name)).packed
-                for place in places(plan, frontend.key):
-                    _write(family, place, action, head, objects)
+                head = Head(
+                    flags & _OF_PODS, action.affinity_seconds, _compute_port_number(frontend.port_name)
+                ).packed
+                for place in list_map_keys(plan, frontend.key):
+                    _write_frontend(family, place, action, head, objects)
             continue
         if frontend.key.address is None and frontend.key.protocol is Protocol.UDP:
             flags |= Flag.LOOSE
-        for place in places(plan, frontend.key):
-            _write(family, place, action, HEAD.pack(flags), objects)
+        for place in list_map_keys(plan, frontend.key):
+            _write_frontend(family, place, action, HEAD.pack(flags), objects)
     return objects
 
 
-def places(plan: ServicePlan, key: FrontendKey) -> tuple[bytes, ...]:
+def list_map_keys(plan: ServicePlan, key: FrontendKey) -> tuple[bytes, ...]:
     """Return a frontend's keys in the maps: a node port at each address that serves it and that no Service claims."""
     address, protocol, port = key
     if address is not None:
@@ -93,26 +95,26 @@ def _translated_frontends(plan: ServicePlan) -> Iterator[tuple[Frontend, Forward
             and frontend.allowed_sources is None
             and frontend.key.address not in plan.own_addresses
             and action.spread.algorithm is Algorithm.RANDOM
-            and not _meets_others(plan, frontend.key.protocol, action)
+            and not _conflicts_with_others(plan, frontend.key.protocol, action)
         ):
             yield frontend, action
 
 
-def _meets_others(plan: ServicePlan, protocol: Protocol, action: Forward) -> bool:
+def _conflicts_with_others(plan: ServicePlan, protocol: Protocol, action: Forward) -> bool:
     """Report whether a Service claims an endpoint's address and port: its rules would take the socket's packets."""
     return bool(plan.contested) and any(
         FrontendKey(target.address, protocol, target.port) in plan.contested for target in action.pool
     )
 
 
-def _flags(plan: ServicePlan, frontend: Frontend, action: Forward) -> Flag:
+def _choose_frontend_flags(plan: ServicePlan, frontend: Frontend, action: Forward) -> Flag:
     flags = _FOR[action.masquerade]
-    if frontend.short_circuit is not None and not _tells_pods(plan):
+    if frontend.short_circuit is not None and not _distinguishes_pods(plan):
         flags &= ~Flag.POD
     return flags | Flag.HAS_LOCAL if len({target.port for target in action.pool}) == 1 else flags & ~Flag.POD
 
 
-def _tells_pods(plan: ServicePlan) -> bool:
+def _distinguishes_pods(plan: ServicePlan) -> bool:
     """Report whether vipwire can tell Pods for certain; otherwise Pods count as clients outside (S42)."""
     return any(
         isinstance(each.action, Forward) and each.action.masquerade is Masquerade.UNLESS_POD
@@ -131,7 +133,9 @@ def _is_remembered(plan: ServicePlan, port: ServicePortName, remembered: frozens
     led = [
         (each, action)
         for each, action in _translated_frontends(plan)
-        if each.port_name == port and Flag.POD in _flags(plan, each, action) and not action.shared_affinity
+        if each.port_name == port
+        and Flag.POD in _choose_frontend_flags(plan, each, action)
+        and not action.shared_affinity
     ]
     strangers = port.protocol is Protocol.UDP or plan.contested
     return (
@@ -141,16 +145,16 @@ def _is_remembered(plan: ServicePlan, port: ServicePortName, remembered: frozens
     )
 
 
-def _number(port: ServicePortName) -> int:
+def _compute_port_number(port: ServicePortName) -> int:
     """Return the constant number of a Service port in the programs."""
     name = f"{port.service}:{port.port}/{port.protocol.label}"
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=5).digest())
 
 
-def _write(family: Family, key: bytes, action: Forward, head: bytes, objects: Ours) -> None:
+def _write_frontend(family: Family, key: bytes, action: Forward, head: bytes, objects: Ours) -> None:
     targets = action.pool
     if action.spread != EVENLY or len(targets) > _LARGEST_POOL:
-        targets = slots(action.spread, targets, (), _LARGEST_POOL)
+        targets = fill_slots(action.spread, targets, (), _LARGEST_POOL)
     dealt = [endpoint_slot(address, port) for address, port, _ in targets]
     objects[FRONTENDS, key] = head + b"".join(dealt)
     if key[-2] == Protocol.UDP or action.affinity_seconds is not None:

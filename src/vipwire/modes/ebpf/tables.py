@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from vipwire.linux.bpf.maps import Map
 from vipwire.model.net import Family
-from vipwire.modes.ebpf.counts import NUMBER, CountedConnections, Tallies, later, take_carried, tallies
+from vipwire.modes.ebpf.counts import NUMBER, CountedConnections, Tallies, carry_counts, read_tallies, subtract_counts
 from vipwire.modes.ebpf.layout import (
     FRONTEND,
     FRONTENDS,
@@ -24,9 +24,9 @@ from vipwire.modes.ebpf.layout import (
     MEMBERS,
     OurKey,
     Ours,
+    choose_family_suffix,
     endpoint_size,
     slot_size,
-    version,
 )
 from vipwire.modes.ebpf.pinned import NodePins
 from vipwire.reconcile.delta import Delta
@@ -54,7 +54,7 @@ class Stretches:
                 self._free.setdefault(first - self.end, []).append(self.end)
             self.end = max(self.end, first + length)
 
-    def take(self, length: int, now: float) -> int:
+    def reserve(self, length: int, now: float) -> int:
         """Take a stretch; return its first slot. Raise SlotsFullError if none is free."""
         while self._cooling and self._cooling[0][0] <= now:
             _, first, free = self._cooling.popleft()
@@ -70,7 +70,7 @@ class Stretches:
             return first
         raise SlotsFullError(length)
 
-    def give(self, first: int, length: int, now: float) -> None:
+    def release(self, first: int, length: int, now: float) -> None:
         if length:
             self._cooling.append((now + COOLING_SECONDS, first, length))
 
@@ -105,7 +105,9 @@ class Tables:
 
     def __init__(self, family: Family, pinned: NodePins) -> None:
         self._pins, self._each, self._size = pinned, slot_size(family), endpoint_size(family)
-        self._names = {name: name + version(family) for name in (*_LOOKED_UP, "hits", "counts", "peers", "affinity")}
+        self._names = {
+            name: name + choose_family_suffix(family) for name in (*_LOOKED_UP, "hits", "counts", "peers", "affinity")
+        }
         self.counted = CountedConnections(family, pinned)
         self._where: dict[bytes, tuple[int, int]] = {}
         self._members = 0
@@ -133,7 +135,7 @@ class Tables:
                 where[key] = first, count
                 dealt = view[first * self._each : (first + count) * self._each]
                 found[FRONTENDS, key] = HEAD.pack(head) + dealt
-        self._take_note(where, slots)
+        self._note_frontends(where, slots)
         before = len(found)
         found.update(((MEMBERS, key), b"") for key, _ in members.items())
         self._members = len(found) - before
@@ -141,7 +143,7 @@ class Tables:
 
     def commit(self, delta: Delta[OurKey, bytes]) -> None:
         """Write a difference. Raise SlotsFullError, before any change, if larger maps are needed."""
-        frontends, slots, members = (self._pins.held(self._names[name]) for name in _LOOKED_UP)
+        frontends, slots, members = (self._pins.require_map(self._names[name]) for name in _LOOKED_UP)
         if slots.number != self._of:
             self.observe()
         joining, leaving = _select_entries(MEMBERS, delta.added), _select_entries(MEMBERS, delta.removed)
@@ -151,12 +153,12 @@ class Tables:
         if self._members + len(joining) > members.shape.max_entries:
             raise SlotsFullError(self._members + len(joining))
         members.write(list(joining), [b"\1\0\0\0"] * len(joining))
-        self._write(frontends, slots, changed)
-        self._remove(frontends, _select_entries(FRONTENDS, delta.removed))
+        self._write_frontends(frontends, slots, changed)
+        self._remove_frontends(frontends, _select_entries(FRONTENDS, delta.removed))
         members.remove(leaving)
         self._members += len(joining) - len(leaving)
 
-    def grow(self, wanted: Ours) -> None:
+    def enlarge_maps(self, wanted: Ours) -> None:
         """Replace these maps by larger ones with `wanted` in them. Attached programs continue with the old ones."""
         frontends, members = _select_entries(FRONTENDS, wanted), _select_entries(MEMBERS, wanted)
         needed = sum(max(1, (len(value) - HEAD.size) // self._each) for value in frontends.values())
@@ -165,7 +167,7 @@ class Tables:
         for name, room in rooms.items():
             before = self._pins.find(self._names[name])
             largest = max(_ROOM * room, (before.shape.max_entries if before else 0) + 1)
-            self._pins.take(self._names[name], largest)
+            self._pins.open_or_create(self._names[name], largest)
         self._where, self._members, self._of = {}, 0, 0
         self.commit(Delta(added=wanted))
 
@@ -174,11 +176,11 @@ class Tables:
         found, self._outgrown = self._outgrown, None
         if found is not None:
             for key, stretch in found.where.items():
-                now = self._tallies(found.memory, stretch)
-                self._keep(key, later(now, found.counted[key]))
+                now = self._read_tallies(found.memory, stretch)
+                self._keep_counts(key, subtract_counts(now, found.counted[key]))
             found.memory.close()
 
-    def leave_out(self, delta: Delta[OurKey, bytes]) -> None:
+    def forget_objects(self, delta: Delta[OurKey, bytes]) -> None:
         """Remove the objects of a failed commit as far as possible: the rules serve them."""
         frontends = self._pins.find(self._names["frontends"])
         if frontends is not None:
@@ -186,7 +188,7 @@ class Tables:
             frontends.remove({key for space, key in parts if space == FRONTENDS})
         self._of = 0
 
-    def fill(self) -> dict[str, tuple[int, int]]:
+    def measure_map_fill(self) -> dict[str, tuple[int, int]]:
         found = {}
         for name, pinned_name in self._names.items():
             if (each := self._pins.find(pinned_name)) is not None and each.shape.max_entries > 1:
@@ -195,17 +197,17 @@ class Tables:
                 found[pinned_name] = used, each.shape.max_entries
         return found
 
-    def _take_note(self, where: dict[bytes, tuple[int, int]], slots: Map) -> None:
+    def _note_frontends(self, where: dict[bytes, tuple[int, int]], slots: Map) -> None:
         """Note the slots of frontends; keep counts of slots that a foreign program took from a frontend."""
         if (memory := self._memory) is not None:
             same = memory.maps[0] == slots.number
             for key, stretch in self._where.items():
                 if not same or where.get(key) != stretch:
-                    self._keep(key, self._tallies(memory, stretch).items())
+                    self._keep_counts(key, self._read_tallies(memory, stretch).items())
         self._where, self._of = where, slots.number
         self._free = Stretches(slots.shape.max_entries, where.values())
 
-    def _write(self, frontends: Map, slots: Map, changed: Mapping[bytes, bytes]) -> None:
+    def _write_frontends(self, frontends: Map, slots: Map, changed: Mapping[bytes, bytes]) -> None:
         now, led, stretches = time.monotonic(), {}, {}
         if not changed:
             return
@@ -213,11 +215,11 @@ class Tables:
         for key, value in changed.items():
             dealt = value[HEAD.size :]
             length = len(dealt) // self._each
-            first = self._free.take(length, now)
-            had[key] = self._tallies(memory, self._where[key]) if key in self._where else {}
+            first = self._free.reserve(length, now)
+            had[key] = self._read_tallies(memory, self._where[key]) if key in self._where else {}
             gone[key] = dict(had[key])
             memory.slots[first * self._each : (first + length) * self._each] = dealt
-            memory.hits[first * NUMBER : (first + length) * NUMBER] = take_carried(
+            memory.hits[first * NUMBER : (first + length) * NUMBER] = carry_counts(
                 dealt, self._each, self._size, gone[key]
             )
             led[key] = FRONTEND.pack(first, length, *HEAD.unpack_from(value))
@@ -225,30 +227,30 @@ class Tables:
         frontends.write(list(led), list(led.values()))
         for key, stretch in stretches.items():
             if key in self._where:
-                self._give_up(key, had[key], gone[key], now)
+                self._release_slots(key, had[key], gone[key], now)
             self._where[key] = stretch
 
-    def _remove(self, frontends: Map, gone: Iterable[bytes]) -> None:
+    def _remove_frontends(self, frontends: Map, gone: Iterable[bytes]) -> None:
         known = [key for key in gone if key in self._where]
         frontends.remove(gone)
         for key in known:
-            self._give_up(key, {}, {}, time.monotonic())
+            self._release_slots(key, {}, {}, time.monotonic())
             del self._where[key]
 
-    def _give_up(self, key: bytes, had: Tallies, gone: Tallies, now: float) -> None:
+    def _release_slots(self, key: bytes, had: Tallies, gone: Tallies, now: float) -> None:
         """Free the former slots of a frontend; keep the counts of removed endpoints and of late connections."""
         stretch = self._where[key]
         if self._memory is not None:
-            self._keep(key, (*gone.items(), *later(self._tallies(self._memory, stretch), had)))
-        self._free.give(*stretch, now)
+            self._keep_counts(key, (*gone.items(), *subtract_counts(self._read_tallies(self._memory, stretch), had)))
+        self._free.release(*stretch, now)
 
-    def _keep(self, key: bytes, counted: Iterable[tuple[bytes, int]]) -> None:
-        self.counted.keep((key + endpoint, number) for endpoint, number in counted)
+    def _keep_counts(self, key: bytes, counted: Iterable[tuple[bytes, int]]) -> None:
+        self.counted.keep_counts((key + endpoint, number) for endpoint, number in counted)
 
-    def _tallies(self, memory: _Memory, stretch: tuple[int, int]) -> Tallies:
+    def _read_tallies(self, memory: _Memory, stretch: tuple[int, int]) -> Tallies:
         first, count = stretch
         hits = memory.hits[first * NUMBER : (first + count) * NUMBER]
-        return tallies(memory.slots[first * self._each : (first + count) * self._each], hits, self._size)
+        return read_tallies(memory.slots[first * self._each : (first + count) * self._each], hits, self._size)
 
     def _keep_outgrown_counts(self) -> None:
         """Keep the counts so far. Programs count until they use the larger maps: see `collect_outgrown_counts`."""
@@ -256,16 +258,16 @@ class Tables:
         if (slots := self._pins.find(self._names["slots"])) is None:
             return
         memory, self._memory = self._map_slots(slots), None
-        counted = {key: self._tallies(memory, stretch) for key, stretch in self._where.items()}
+        counted = {key: self._read_tallies(memory, stretch) for key, stretch in self._where.items()}
         for key, each in counted.items():
-            self._keep(key, each.items())
+            self._keep_counts(key, each.items())
         self._outgrown = _Outgrown(memory, self._where, counted)
 
     def _map_slots(self, slots: Map) -> _Memory:
         """Return the slots as memory, mapped once: the kernel maps all pages at once, and later changes are fast."""
-        hits = self._pins.held(self._names["hits"])
+        hits = self._pins.require_map(self._names["hits"])
         if hits.shape.max_entries < slots.shape.max_entries:
-            hits = self._pins.take(self._names["hits"], slots.shape.max_entries)
+            hits = self._pins.open_or_create(self._names["hits"], slots.shape.max_entries)
         maps = slots.number, hits.number
         if self._memory is None or self._memory.maps != maps:
             if self._memory is not None:
@@ -274,7 +276,7 @@ class Tables:
         return self._memory
 
 
-def takes_nothing(error: OSError) -> bool:
+def is_map_full(error: OSError) -> bool:
     """Report whether a map refused an element because it is full or frozen."""
     return error.errno in (errno.E2BIG, errno.EPERM)
 

@@ -13,7 +13,7 @@ from typing import Final, Protocol, TypeAlias
 from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.model.net import Family
 from vipwire.modes.iptables.rules.names import CHAIN, FILTER, ROOT, TABLES, Key, Rules
-from vipwire.modes.iptables.rules.skeleton import guards
+from vipwire.modes.iptables.rules.skeleton import is_guard
 from vipwire.modes.iptables.rules.tree import Dispatch
 from vipwire.modes.xtables.legacy import LegacySocket
 from vipwire.modes.xtables.tool import Variant
@@ -29,9 +29,9 @@ _ENTRIES_AT: Final = 32 + 11 * 4
 class ChangeDetector(Protocol):
     """Observes the rules of one family."""
 
-    def look(self) -> Observation: ...
+    def observe(self) -> Observation: ...
 
-    def after(self, before: Observation, commits: int) -> Observation | None:
+    def observe_after(self, before: Observation, commits: int) -> Observation | None:
         """Read the state after vipwire's commits; None if other programs committed meanwhile."""
 
     def close(self) -> None: ...
@@ -43,29 +43,32 @@ class TableSizes:
     def __init__(self, family: Family) -> None:
         self._socket = LegacySocket(family)
 
-    def look(self) -> tuple[bytes, ...]:
-        return tuple(self._socket.info(table).raw for table in TABLES)
+    def observe(self) -> tuple[bytes, ...]:
+        return tuple(self._socket.read_info(table).raw for table in TABLES)
 
-    def after(self, before: Observation, commits: int) -> Observation | None:
+    def observe_after(self, before: Observation, commits: int) -> Observation | None:
         del before, commits
-        return self.look()
+        return self.observe()
 
     def close(self) -> None:
         self._socket.close()
 
 
-def grown_by(before: Observation, after: Observation, more: Mapping[str, int]) -> bool:
+def has_grown_by(before: Observation, after: Observation, more: Mapping[str, int]) -> bool:
     """Report whether each table grew by so many entries between two states; True if the states do not tell."""
     if isinstance(before, int) or isinstance(after, int):
         return True
-    return all(_entries(after[at]) - _entries(before[at]) == more.get(table, 0) for at, table in enumerate(TABLES))
+    return all(
+        _count_entries(after[at]) - _count_entries(before[at]) == more.get(table, 0)
+        for at, table in enumerate(TABLES)
+    )
 
 
-def _entries(info: bytes) -> int:
+def _count_entries(info: bytes) -> int:
     return int.from_bytes(info[_ENTRIES_AT : _ENTRIES_AT + 4], sys.byteorder)
 
 
-def change_detectors(families: Iterable[Family], variant: Variant) -> dict[Family, ChangeDetector]:
+def build_change_detectors(families: Iterable[Family], variant: Variant) -> dict[Family, ChangeDetector]:
     if variant is Variant.LEGACY:
         return {family: TableSizes(family) for family in families}
     return dict.fromkeys(families, Generations())
@@ -83,7 +86,7 @@ def count_branches(dispatches: Mapping[tuple[str, str], Dispatch]) -> Counter[st
     return found
 
 
-def growth(
+def compute_growth(
     delta: Delta[Key, Rules], before: Counter[str], after: Counter[str], *, firewall_missing: bool
 ) -> Mapping[str, int]:
     """Return the entries by which a delta changes each table; `before` and `after` count branches.
@@ -94,15 +97,15 @@ def growth(
     """
     more = Counter({table: _BRANCH * (after[table] - before[table]) for table in TABLES})
     for key, rules in delta.added.items():
-        more[key.table] += _size(key, rules)
+        more[key.table] += _count_rules_of(key, rules)
     for key, rules in delta.removed.items():
-        more[key.table] -= _size(key, rules)
+        more[key.table] -= _count_rules_of(key, rules)
     for key, (old, new) in delta.changed.items():
         more[key.table] += len(new) - len(old)
-    if firewall_missing and any(map(guards, (*delta.added, *delta.changed))):
+    if firewall_missing and any(map(is_guard, (*delta.added, *delta.changed))):
         more[FILTER] += _CHAIN
     return more
 
 
-def _size(key: Key, rules: Rules) -> int:
+def _count_rules_of(key: Key, rules: Rules) -> int:
     return len(rules) + (_CHAIN if key.kind in (CHAIN, ROOT) else 0)

@@ -21,7 +21,7 @@ from vipwire.linux.netlink.nftables.xtables_rules import list_rules
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Family
-from vipwire.modes.iptables.access.nft_dump import DATAGRAM, chains_of
+from vipwire.modes.iptables.access.nft_dump import DATAGRAM, list_chains
 from vipwire.modes.iptables.rules.names import FILTER, NAT, UNALLOCATED, endpoint_chain
 from vipwire.modes.xtables.legacy import LegacySocket
 from vipwire.modes.xtables.tool import Variant
@@ -45,12 +45,14 @@ def read_counters(
     if variant is Variant.LEGACY:
         wanted = None if chains is None else frozenset(chains)
         with closing(LegacySocket(family)) as opened:
-            block = bytes(opened.entries(table))
-        return [rule for rule in _entries(family, block) if wanted is None or rule.chain in wanted]
+            block = bytes(opened.read_entries(table))
+        return [rule for rule in _read_legacy_counters(family, block) if wanted is None or rule.chain in wanted]
     found: list[RuleCounter] = []
     with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
-        for chain in chains_of(netlink, family)[table] if chains is None else chains:
-            found += _rules(netlink.dump(MessageType.GETRULE, list_rules(family, table, chain), DATAGRAM))
+        for chain in list_chains(netlink, family)[table] if chains is None else chains:
+            found += _read_rule_counters(
+                netlink.dump(MessageType.GETRULE, list_rules(family, table, chain), DATAGRAM)
+            )
     return found
 
 
@@ -65,7 +67,7 @@ _MATCH_INFO: Final = 3
 _HEADER: Final = 4
 
 
-def _rules(payloads: Iterable[memoryview]) -> Iterator[RuleCounter]:
+def _read_rule_counters(payloads: Iterable[memoryview]) -> Iterator[RuleCounter]:
     current, name, place = b"", "", 0
     for payload in payloads:
         message = bytes(payload)
@@ -76,12 +78,12 @@ def _rules(payloads: Iterable[memoryview]) -> Iterator[RuleCounter]:
             raise DecodeError("a rule of nf_tables does not say its chain")
         chain = message[at + _HEADER : at + length]
         if chain != current:
-            current, name, place = chain, _text(chain), 0
-        yield RuleCounter(name, place, _read_comment(message), _count(message))
+            current, name, place = chain, _decode_text(chain), 0
+        yield RuleCounter(name, place, _read_comment(message), _read_packet_count(message))
         place += 1
 
 
-def _count(message: bytes) -> int:
+def _read_packet_count(message: bytes) -> int:
     """Return the packets of a rule's counter, the last expression of that name."""
     at = message.rfind(_COUNTER)
     at = message.find(_COUNTER_PACKETS, at) if at >= 0 else -1
@@ -94,7 +96,7 @@ def _read_comment(message: bytes) -> str:
     while at >= 0:
         length, kind = _ATTRIBUTE.unpack_from(message, at)
         if kind & TYPE_MASK == _MATCH_INFO:
-            return _text(message[at + _HEADER : at + length])
+            return _decode_text(message[at + _HEADER : at + length])
         at = at + (length + 3 & ~3) if length >= _HEADER and at + length + _HEADER < len(message) else -1
     return ""
 
@@ -117,7 +119,7 @@ _OFFSETS: Final = struct.Struct("=HH")
 _PACKETS: Final = struct.Struct("=Q")
 
 
-def _entries(family: Family, block: bytes) -> Iterator[RuleCounter]:
+def _read_legacy_counters(family: Family, block: bytes) -> Iterator[RuleCounter]:
     """Yield the rules of a table, without the RETURN that the kernel adds at the end of a user-defined chain."""
     shape = _SHAPES[family]
     at, chain, place = 0, "", 0
@@ -127,26 +129,26 @@ def _entries(family: Family, block: bytes) -> Iterator[RuleCounter]:
             raise DecodeError(f"a rule of the legacy tables says it is {following} bytes long")
         _, name, _ = _EXTENSION.unpack_from(block, at + target)
         if name.startswith(b"ERROR\0"):
-            chain, place = _text(block[at + target + _XT_HEADER : at + following]), 0
+            chain, place = _decode_text(block[at + target + _XT_HEADER : at + following]), 0
         else:
-            comment = _comment(block, at + shape.matches, at + target)
+            comment = _find_comment(block, at + shape.matches, at + target)
             yield RuleCounter(chain, place, comment, *_PACKETS.unpack_from(block, at + shape.packets))
             place += 1
         at += following
 
 
-def _comment(block: bytes, at: int, end: int) -> str:
+def _find_comment(block: bytes, at: int, end: int) -> str:
     while at < end:
         size, name, _ = _EXTENSION.unpack_from(block, at)
         if name.startswith(b"comment\0"):
-            return _text(block[at + _XT_HEADER : at + size])
+            return _decode_text(block[at + _XT_HEADER : at + size])
         if size < _XT_HEADER:
             raise DecodeError(f"a match of the legacy tables says it is {size} bytes long")
         at += size
     return ""
 
 
-def _text(value: bytes) -> str:
+def _decode_text(value: bytes) -> str:
     return value.partition(b"\0")[0].decode(errors="replace")
 
 
@@ -173,7 +175,7 @@ class _Account:
     shown: int = 0
     before: int = 0
 
-    def take(self, shown: int) -> int:
+    def add_shown(self, shown: int) -> int:
         if shown < self.shown:
             self.before += self.shown
         self.shown = shown
@@ -188,16 +190,16 @@ class Ledger:
     gone: dict[Hashable, int] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, owner: Hashable, shown: Mapping[str, int]) -> dict[str, int]:
+    def add_shown(self, owner: Hashable, shown: Mapping[str, int]) -> dict[str, int]:
         """Store the numbers of an owner's rules; return them plus those of their former lives."""
         accounts = self.accounts.setdefault(owner, {})
         for rule in accounts.keys() - shown.keys():
             account = accounts.pop(rule)
             self.gone[owner] = self.gone.get(owner, 0) + account.before + account.shown
-        return {rule: accounts.setdefault(rule, _Account()).take(number) for rule, number in shown.items()}
+        return {rule: accounts.setdefault(rule, _Account()).add_shown(number) for rule, number in shown.items()}
 
 
-def endpoints_of(plans: Iterable[ServicePlan]) -> dict[ServicePortName, dict[str, EndpointName]]:
+def map_endpoints_by_port(plans: Iterable[ServicePlan]) -> dict[ServicePortName, dict[str, EndpointName]]:
     """Map each endpoint's chain to the endpoint, by Service port; an endpoint with a port range has two chains."""
     targets: dict[ServicePortName, set[tuple[Target, bool]]] = {}
     for plan in plans:
@@ -216,7 +218,7 @@ def endpoints_of(plans: Iterable[ServicePlan]) -> dict[ServicePortName, dict[str
     }
 
 
-def count(
+def count_by_service(
     ends: Mapping[ServicePortName, Mapping[str, EndpointName]],
     tables: Mapping[str, Iterable[RuleCounter]],
     ledger: Ledger,
@@ -228,20 +230,20 @@ def count(
     counts, names = Counts(endpoints=endpoints), {str(name): name for name in ends}
     refused = Counts()
     for rule in tables[FILTER]:
-        for reason, owner in _reason(rule.comment, names):
+        for reason, owner in _find_refusal_reason(rule.comment, names):
             refused.add(reason, owner, rule.packets)
     with ledger.lock:
         for name, chains in ends.items():
-            counted = ledger.take(name, {chain: shown[chain] for chain in chains if chain in shown})
+            counted = ledger.add_shown(name, {chain: shown[chain] for chain in chains if chain in shown})
             counts.add(Measure.CONNECTIONS, name, ledger.gone.get(name, 0))
             for chain, number in counted.items():
                 counts.add_endpoint(Measure.CONNECTIONS, chains[chain], number)
         for (reason, owner), number in refused.refusals().items():
-            counts.add(reason, owner, ledger.take((reason, owner), {"": number})[""])
+            counts.add(reason, owner, ledger.add_shown((reason, owner), {"": number})[""])
     return counts
 
 
-def _reason(comment: str, names: Mapping[str, ServicePortName]) -> Iterator[tuple[Refusal, Owner]]:
+def _find_refusal_reason(comment: str, names: Mapping[str, ServicePortName]) -> Iterator[tuple[Refusal, Owner]]:
     if comment == UNALLOCATED:
         yield Refusal.UNALLOCATED_CLUSTER_IP, None
     elif match := _ENTRY.match(comment):

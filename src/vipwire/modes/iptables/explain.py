@@ -19,9 +19,9 @@ from vipwire.modes.inspection import Inspection
 from vipwire.modes.iptables.kernel import IptablesBackend
 from vipwire.modes.iptables.rules import names
 from vipwire.modes.iptables.rules.choice import run_program
-from vipwire.modes.iptables.rules.frontend_code import ANY_PORT, decode, encode
+from vipwire.modes.iptables.rules.frontend_code import ANY_PORT, decode_frontend, encode_frontend
 from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, ROOT, ROOTS, Key, Rules
-from vipwire.modes.iptables.rules.read import last_port
+from vipwire.modes.iptables.rules.read import read_last_port
 from vipwire.modes.iptables.rules.skeleton import jump_keys
 from vipwire.modes.xtables.match import ListedRule, PacketHeader, Surroundings, compare_rules
 from vipwire.modes.xtables.save import BUILT_IN
@@ -57,29 +57,29 @@ class Recent:
         self._lists, self._clock = lists, clock
         self._now: tuple[int, int] | None = None
 
-    def seen(self, name: str, client: Address) -> float | None:
+    def compute_seconds_since_seen(self, name: str, client: Address) -> float | None:
         """Return the seconds since a client was last seen; None if the list lacks it."""
         try:
             text = (self._lists / name).read_text(encoding="ascii")
             for address, last in _ENTRY.findall(text):
                 if parse_address(address) == client:
-                    now, rate = self._time()
+                    now, rate = self._read_time()
                     return max(0.0, (now - int(last)) / rate)
         except (OSError, ValueError):
             pass
         return None
 
-    def _time(self) -> tuple[int, int]:
+    def _read_time(self) -> tuple[int, int]:
         if self._now is None:
             found = _JIFFIES.search(self._clock.read_text(encoding="ascii"))
             if found is None:
                 raise ValueError("the kernel does not report its jiffies")
             now = int(found[1])
-            self._now = now, ticks_per_second(now, time.clock_gettime(time.CLOCK_BOOTTIME))
+            self._now = now, compute_ticks_per_second(now, time.clock_gettime(time.CLOCK_BOOTTIME))
         return self._now
 
 
-def ticks_per_second(jiffies: int, uptime: float) -> int:
+def compute_ticks_per_second(jiffies: int, uptime: float) -> int:
     """Return the kernel's HZ, from a count of jiffies and the uptime at the same moment."""
     return min(_RATES, key=lambda rate: abs(_WRAP - _EARLY * rate + uptime * rate - jiffies))
 
@@ -107,7 +107,7 @@ class RuleTables:
         for objects in (self.observed, self.wanted):
             for key, rules in objects.items():
                 if key.kind == ENTRY and key.chain == names.RANGES and isinstance(key.detail, int):
-                    front, last = decode(self.family, key.detail), max(map(last_port, rules))
+                    front, last = decode_frontend(self.family, key.detail), max(map(read_last_port, rules))
                     place = (key.table, front.address, front.protocol)
                     found.setdefault(place, []).append((range(front.port, last + 1), key.detail))
         return found
@@ -124,19 +124,19 @@ class ChancePath(Path):
     met: float | None = None
 
 
-def walk(table: RuleTables, packet: Packet, recall: Recall = lambda _: None) -> Walk:
+def walk_rules(table: RuleTables, packet: Packet, recall: Recall = lambda _: None) -> Walk:
     """Follow a packet along every path of chance, then as a remembered client."""
-    runs = [run(table, packet)]
+    runs = [run_once(table, packet)]
     while runs[-1].more:
-        runs.append(run(table, packet, len(runs)))
-    bound = run(table, packet, recall=recall)
+        runs.append(run_once(table, packet, len(runs)))
+    bound = run_once(table, packet, recall=recall)
     remembered = (*bound.target, bound.met) if bound.met is not None and bound.target is not None else None
     remembers = any(Verdict.REMEMBER in step.verdicts for each in runs for step in each.steps)
     affinity = "" if remembers else "the kernel has no rule for session affinity"
     return merge(runs, remembered=remembered, affinity=affinity)
 
 
-def run(table: RuleTables, packet: Packet, skipped: int = 0, recall: Recall = lambda _: None) -> ChancePath:
+def run_once(table: RuleTables, packet: Packet, skipped: int = 0, recall: Recall = lambda _: None) -> ChancePath:
     done, header = ChancePath(), PacketHeader.of(packet)
     way = Traversal(_Rules(table, packet, done, skipped, recall), header)
     for verdict in way.pass_hooks():
@@ -186,15 +186,15 @@ class _Rules(Surroundings):
 
         Of a dispatch chain, list only rules that this packet may match.
         """
-        keys = list(self._keys(table, chain, header))
+        keys = list(self._find_keys(table, chain, header))
         known = chain in BUILT_IN or (table, chain) in ROOTS
         if not known and not any(key in self._table.observed or key in self._table.wanted for key in keys):
             return None
         return self._list_rules(keys)
 
-    def _keys(self, table: str, chain: str, header: PacketHeader) -> Iterator[Key]:
+    def _find_keys(self, table: str, chain: str, header: PacketHeader) -> Iterator[Key]:
         if (table, chain) in ROOTS:
-            yield from (Key(ENTRY, table, chain, code) for code in self._codes(table, chain, header))
+            yield from (Key(ENTRY, table, chain, code) for code in self._compute_frontend_codes(table, chain, header))
             yield Key(ROOT, table, chain)
             return
         yield from (key for key in _JUMPS if (key.table, key.chain) == (table, chain))
@@ -206,15 +206,15 @@ class _Rules(Surroundings):
             strange = ObjectState.DIFFERENT if key in self._table.wanted else ObjectState.FOREIGN
             yield from compare_rules(self._table.observed.get(key, ()), self._table.wanted.get(key, ()), strange)
 
-    def _codes(self, table: str, root: str, header: PacketHeader) -> tuple[int, ...]:
+    def _compute_frontend_codes(self, table: str, root: str, header: PacketHeader) -> tuple[int, ...]:
         family, protocol = self._table.family, self._packet.protocol
         if root == names.CLUSTER_IPS:
-            return (encode(family, FrontendKey(header.destination, *ANY_PORT)),)
+            return (encode_frontend(family, FrontendKey(header.destination, *ANY_PORT)),)
         if root == names.RANGES:
             ranges = self._table.ranges.get((table, header.destination, protocol), ())
             return tuple(dict.fromkeys(code for ports, code in ranges if header.port in ports))
         keys = (FrontendKey(address, protocol, header.port) for address in (header.destination, None))
-        return tuple(encode(family, key) for key in keys)
+        return tuple(encode_frontend(family, key) for key in keys)
 
 
 class IptablesExplainer(Explainer[Key, Rules, RuleTables]):
@@ -235,7 +235,7 @@ class IptablesExplainer(Explainer[Key, Rules, RuleTables]):
     def trace(self, objects: RuleTables, packet: Packet) -> Walk:
         """Follow a packet, with the affinity that the kernel remembers for its source."""
         recent = Recent()
-        return walk(objects, packet, lambda name: recent.seen(name, packet.source))
+        return walk_rules(objects, packet, lambda name: recent.compute_seconds_since_seen(name, packet.source))
 
 
 INSPECTION: Final = Inspection(lambda _family, mode: IptablesExplainer(mode))

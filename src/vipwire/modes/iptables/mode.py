@@ -8,7 +8,7 @@ from vipwire.model.problem import Problem
 from vipwire.model.spread import Algorithm
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.spec import ONLY_IN_USERSPACE, Difference, ModeSpec, Tool, only_in_ipvs
-from vipwire.plan.annotations import PREFIX, Balancing, Lack, field_of, in_vain
+from vipwire.plan.annotations import PREFIX, Balancing, Lack, field_of, find_ineffective
 from vipwire.plan.plan import Forward, ServicePlan
 
 _AT_RANDOM = "connections go to random endpoints, by weight"
@@ -41,7 +41,7 @@ def shortcomings(settings: RuleSettings, plan: ServicePlan) -> Iterator[Problem]
         if isinstance(action, Forward)
     ]
     algorithms = {forward.spread.algorithm for forward in forwards}
-    yield from in_vain(plan.name, plan.wishes, LACKS)
+    yield from find_ineffective(plan.name, plan.wishes, LACKS)
     if Algorithm.SOURCE_HASH in algorithms and not settings.source_hash:
         why = f"'source-hash' needs the match 'bpf', which this machine does not have: {_AT_RANDOM}"
         yield Problem("Service", plan.name, field_of(f"{PREFIX}algorithm"), why)

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable
 from typing import Final
 
-from vipwire.linux.netlink.message import NLM_F_CREATE, attributes, string
+from vipwire.linux.netlink.message import NLM_F_CREATE, collect_attributes, encode_string
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 
 _SUBSYSTEM: Final = 7 << 8
@@ -26,7 +26,7 @@ def ensure_counters(names: Iterable[str]) -> str:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
             for name in names:
                 try:
-                    netlink.request(_NEW, _HEADER + string(_NAME, name), NLM_F_CREATE)
+                    netlink.request(_NEW, _HEADER + encode_string(_NAME, name), NLM_F_CREATE)
                 except NetlinkError as error:
                     if error.errno not in (errno.EEXIST, errno.EBUSY):
                         raise
@@ -40,11 +40,11 @@ def read_counter(name: str) -> float | None:
     """Return the packets of a counter; None if it does not exist."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as netlink:
-            answers = netlink.request(_GET, _HEADER + string(_NAME, name))
+            answers = netlink.request(_GET, _HEADER + encode_string(_NAME, name))
     except OSError:
         return None
     for answer in answers:
-        found = attributes(answer.payload, 4)
+        found = collect_attributes(answer.payload, 4)
         if _PACKETS in found:
             return float(int.from_bytes(found[_PACKETS]))
     return None

@@ -19,14 +19,14 @@ from vipwire.linux.netlink.nftables import encode
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.modes.iptables.access.nft_dump import chains_of, count_rules
+from vipwire.modes.iptables.access.nft_dump import count_rules, list_chains
 from vipwire.modes.iptables.nfacct import ensure_counters
-from vipwire.modes.iptables.rules.choice import hash_match
+from vipwire.modes.iptables.rules.choice import write_hash_match
 from vipwire.modes.iptables.rules.names import FILTER, INVALID_COUNTER, LOCALHOST_COUNTER, NAT, TABLES
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.legacy import Census, LegacySocket
 from vipwire.modes.xtables.ownership import KUBELETS
-from vipwire.modes.xtables.tool import IptablesTool, Variant, legacy_tables, preferred_variant, versions
+from vipwire.modes.xtables.tool import IptablesTool, Variant, find_versions, legacy_tables, preferred_variant
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ _NEEDS: Final = (
     Need(
         "bpf",
         NAT,
-        hash_match(Family.IPV4, 2, 1),
+        write_hash_match(Family.IPV4, 2, 1),
         "the algorithm source-hash",
         "source_hash",
         "Services with that algorithm are balanced at random",
@@ -136,17 +136,17 @@ class VariantChoice:
 
 def choose_variant(families: Iterable[Family]) -> VariantChoice:
     """Choose the variant of this host. Raise UnsupportedError if none is installed."""
-    installed = versions()
+    installed = find_versions()
     if not installed:
         raise UnsupportedError(
             "iptables mode needs the programs iptables, iptables-save and iptables-restore (version 1.8 or later): "
             "install the package iptables, or choose another --proxy-mode"
         )
     families = tuple(families)
-    found = {variant: presence(variant, families) for variant in installed}
+    found = {variant: find_presence(variant, families) for variant in installed}
     if find_marked(found) is None:
-        found = {variant: presence(variant, families, exact=True) for variant in installed}
-    return decide(found, preferred_variant())
+        found = {variant: find_presence(variant, families, exact=True) for variant in installed}
+    return decide_variant(found, preferred_variant())
 
 
 class Presence(NamedTuple):
@@ -157,7 +157,7 @@ class Presence(NamedTuple):
     rules: int = 0
 
 
-def presence(variant: Variant, families: Iterable[Family], *, exact: bool = False) -> Presence:
+def find_presence(variant: Variant, families: Iterable[Family], *, exact: bool = False) -> Presence:
     """Examine every readable table of a variant.
 
     `exact` counts the rules of nf_tables; otherwise 1 stands for any number, because a table may have 100,000.
@@ -166,7 +166,7 @@ def presence(variant: Variant, families: Iterable[Family], *, exact: bool = Fals
     rules = 0
     for family in families:
         try:
-            found = _nft_census(family, exact=exact) if variant is Variant.NFT else _legacy_census(family)
+            found = _count_nft_rules(family, exact=exact) if variant is Variant.NFT else _count_legacy_rules(family)
         except OSError:
             continue
         chains |= found.chains
@@ -174,7 +174,7 @@ def presence(variant: Variant, families: Iterable[Family], *, exact: bool = Fals
     return Presence(not chains.isdisjoint(KUBELETS), any(chain.startswith("KUBE-") for chain in chains), rules)
 
 
-def _legacy_census(family: Family) -> Census:
+def _count_legacy_rules(family: Family) -> Census:
     """Count the contents of the existing tables; reading another table would create it."""
     chains: frozenset[str] = frozenset()
     rules = 0
@@ -187,11 +187,11 @@ def _legacy_census(family: Family) -> Census:
     return Census(chains, rules)
 
 
-def _nft_census(family: Family, *, exact: bool) -> Census:
+def _count_nft_rules(family: Family, *, exact: bool) -> Census:
     """Count the contents of the tables; retry if a foreign commit interrupts."""
     for _ in range(_TRIES):
         with NetlinkSocket(NETLINK_NETFILTER) as sock, suppress(DumpInterruptedError):
-            chains = chains_of(sock, family)
+            chains = list_chains(sock, family)
             rules = count_rules(sock, family, chains) if exact else any(_has_rules(family, table) for table in TABLES)
             return Census(frozenset[str]().union(*chains.values()), int(rules))
     raise OSError(errno.EINTR, "other programs change the tables too often")
@@ -204,9 +204,9 @@ def _has_rules(family: Family, table: str) -> bool:
     return False
 
 
-def decide(found: Mapping[Variant, Presence], plain: Variant | None) -> VariantChoice:
+def decide_variant(found: Mapping[Variant, Presence], plain: Variant | None) -> VariantChoice:
     """Choose among the installed variants by their contents. Pure."""
-    variant, reason = _variant(found, plain)
+    variant, reason = _decide_by_rules(found, plain)
     return VariantChoice(
         variant,
         reason,
@@ -228,7 +228,7 @@ def find_marked(found: Mapping[Variant, Presence]) -> tuple[Variant, str] | None
     return None
 
 
-def _variant(found: Mapping[Variant, Presence], plain: Variant | None) -> tuple[Variant, str]:
+def _decide_by_rules(found: Mapping[Variant, Presence], plain: Variant | None) -> tuple[Variant, str]:
     if chosen := find_marked(found):
         return chosen
     if len({there.rules for there in found.values()}) > 1:
@@ -248,14 +248,14 @@ def choose_workable(choice: VariantChoice, families: Iterable[Family]) -> Varian
         return choice
     family = next(iter(families))
     reasons: list[str] = []
-    for variant in sorted(versions(family), key=lambda each: each is not choice.variant):
+    for variant in sorted(find_versions(family), key=lambda each: each is not choice.variant):
         tool = IptablesTool(family, variant, PURPOSE)
         try:
             reason = _find_refusal(tool, ())
         except BusyError:
             return choice
         if not reason:
-            _clean(tool)
+            _remove_probe_chains(tool)
             return choice if variant is choice.variant else VariantChoice(variant, f"the other fails: {reasons[0]}")
         reasons.append(reason)
     raise UnsupportedError(
@@ -264,7 +264,7 @@ def choose_workable(choice: VariantChoice, families: Iterable[Family]) -> Varian
     )
 
 
-def probe(tool: IptablesTool, settings: RuleSettings) -> tuple[RuleSettings, list[SetupNote]]:
+def probe_matches(tool: IptablesTool, settings: RuleSettings) -> tuple[RuleSettings, list[SetupNote]]:
     """Try the rules' needs; return the settings that this machine supports, and notes about the others.
 
     Raise UnsupportedError if an indispensable need is missing. While another program holds the xtables lock, try
@@ -295,11 +295,11 @@ def probe(tool: IptablesTool, settings: RuleSettings) -> tuple[RuleSettings, lis
 def _try_needs(tool: IptablesTool, needs: Sequence[Need]) -> dict[Need, str]:
     ensure_counters((INVALID_COUNTER, LOCALHOST_COUNTER))
     refused = {} if not _find_refusal(tool, needs) else {need: _find_refusal(tool, [need]) for need in needs}
-    _clean(tool)
+    _remove_probe_chains(tool)
     return refused
 
 
-def affinity_note(clients: Path = _RECENT) -> SetupNote | None:
+def find_affinity_limit(clients: Path = _RECENT) -> SetupNote | None:
     """Return a note if `-m recent` remembers only the kernel's small default of clients for each endpoint."""
     try:
         limit = int(clients.read_text(encoding="ascii"))
@@ -330,6 +330,6 @@ def _find_refusal(tool: IptablesTool, needs: Iterable[Need]) -> str:
     return ""
 
 
-def _clean(tool: IptablesTool) -> None:
+def _remove_probe_chains(tool: IptablesTool) -> None:
     lines = (f"*{table}\n:{PROBE} - [0:0]\n-X {PROBE}\nCOMMIT\n" for table in (FILTER, NAT))
     tool.restore("".join(lines), _WAIT_SECONDS)

@@ -46,14 +46,14 @@ def read_counts(
     Real servers cost one netlink request for each virtual server, so vipwire reads only those of servers with
     connections.
     """
-    named = origins(plans, marks)
+    named = list_origins_by_server(plans, marks)
     with contextlib.closing(IpvsServers(family)) as kernel:
-        servers = {server: counters for server, (_, counters) in kernel.services().items() if server in named}
+        servers = {server: counters for server, (_, counters) in kernel.read_services().items() if server in named}
         busy = [server for server, counters in servers.items() if counters.connections] if endpoints else []
-        reals = {server: kernel.reals(server) for server in busy}
+        reals = {server: kernel.read_real_servers(server) for server in busy}
     counts = service_counts(named, servers, reals)
     with contextlib.suppress(UnsupportedError):
-        for reason, packets in refusals(tool.counted()).items() if servers else ():
+        for reason, packets in parse_refusals(tool.read_counted()).items() if servers else ():
             if packets:
                 counts.add(reason, None, packets)
     return counts
@@ -70,7 +70,7 @@ class Origin(NamedTuple):
     port: int = 0
 
 
-def origins(plans: Iterable[ServicePlan], marks: Marks) -> dict[VirtualServer, Origin]:
+def list_origins_by_server(plans: Iterable[ServicePlan], marks: Marks) -> dict[VirtualServer, Origin]:
     """Map every virtual server that these plans may have to its Service port.
 
     A mark counts with and without the masquerade bit.
@@ -84,12 +84,12 @@ def _list_origins(plan: ServicePlan, marks: Marks) -> Iterator[tuple[VirtualServ
         key = frontend.key
         for address in plan.node_port_addresses if key.address is None else (key.address,):
             yield VirtualServer(key.protocol, address, key.port), Origin(frontend.port_name, both_ways=True)
-        yield from _marked_servers(frontend, key, marks, direct=direct)
+        yield from _list_marked_servers(frontend, key, marks, direct=direct)
     for wide in plan.ranges:
-        yield from _marked_servers(wide.frontend, wide.key, marks, direct=direct)
+        yield from _list_marked_servers(wide.frontend, wide.key, marks, direct=direct)
 
 
-def _marked_servers(
+def _list_marked_servers(
     frontend: Frontend, key: FrontendKey | RangeKey, marks: Marks, *, direct: bool
 ) -> Iterator[tuple[VirtualServer, Origin]]:
     outside = frontend.kind in (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
@@ -106,18 +106,18 @@ def service_counts(
 ) -> Counts:
     counts = Counts()
     for server, counters in servers.items():
-        _add(counts, named[server].port_name, counters, both_ways=named[server].both_ways)
+        _add_counters(counts, named[server].port_name, counters, both_ways=named[server].both_ways)
     for server, states in reals.items():
         origin = named[server]
         for state in states:
             endpoint = EndpointName(origin.port_name, state.address, state.port or origin.port)
-            _add(counts, endpoint, state.counters, both_ways=state.forwarding.method is Method.MASQUERADE)
+            _add_counters(counts, endpoint, state.counters, both_ways=state.forwarding.method is Method.MASQUERADE)
             counts.add(Measure.ACTIVE, endpoint, state.active)
             counts.add(Measure.INACTIVE, endpoint, state.inactive)
     return counts
 
 
-def _add(counts: Counts, owner: Owner, counters: TrafficStats, *, both_ways: bool) -> None:
+def _add_counters(counts: Counts, owner: Owner, counters: TrafficStats, *, both_ways: bool) -> None:
     counts.add(Measure.CONNECTIONS, owner, counters.connections)
     counts.add(Measure.PACKETS, owner, counters.packets_in)
     counts.add(Measure.BYTES, owner, counters.bytes_in)
@@ -126,7 +126,7 @@ def _add(counts: Counts, owner: Owner, counters: TrafficStats, *, both_ways: boo
         counts.add(Measure.REPLY_BYTES, owner, counters.bytes_out)
 
 
-def refusals(text: str) -> dict[Refusal, int]:
+def parse_refusals(text: str) -> dict[Refusal, int]:
     """Read the count of refused packets, by reason, from the output of `iptables-save -c`."""
     found: dict[Refusal, int] = {}
     for packets, chain, rule in counted_rules(text):

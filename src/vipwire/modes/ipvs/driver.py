@@ -14,7 +14,7 @@ from vipwire.linux.netlink.ipvs import Command, RealServer, Scheduling, Timeouts
 from vipwire.model.net import Family, Prefix, Protocol, parse_address
 from vipwire.model.sysctl import Sysctl
 from vipwire.modes.ipvs.kernel import IpvsBackend
-from vipwire.modes.ipvs.leftovers import IpvsRemains, node_ports
+from vipwire.modes.ipvs.leftovers import IpvsRemains, select_node_port_servers
 from vipwire.modes.ipvs.mode import MODE
 from vipwire.modes.ipvs.objects.names import RangeRule
 from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand
@@ -59,7 +59,7 @@ def build_backends(
     backends: dict[Family, IpvsBackend] = {}
     with contextlib.ExitStack() as stack:
         for family in families:
-            backends[family] = backend = _backend(family, settings, load=timeouts is not None)
+            backends[family] = backend = _build_backend(family, settings, load=timeouts is not None)
             stack.callback(backend.close)
             if timeouts is None:
                 continue
@@ -83,7 +83,7 @@ def try_scheduler(servers: IpvsServers, family: Family, scheduler: str) -> None:
             servers.apply([ServerCommand(Command.DEL_SERVICE, trial, Scheduling(scheduler))])
 
 
-def _backend(family: Family, settings: IpvsSettings, *, load: bool) -> IpvsBackend:
+def _build_backend(family: Family, settings: IpvsSettings, *, load: bool) -> IpvsBackend:
     try:
         return IpvsBackend(family, settings)
     except UnsupportedError:
@@ -102,11 +102,11 @@ def _load_module() -> bool:
     return False
 
 
-def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
+def _build_modes(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
     chosen = config.ipvs
     seconds = (chosen.tcp_timeout, chosen.tcp_fin_timeout, chosen.udp_timeout)
     timeouts = Timeouts(*(math.ceil(each) for each in seconds))
-    return build_backends(families, _settings(config), timeouts if prepare else None)
+    return build_backends(families, _build_settings(config), timeouts if prepare else None)
 
 
 class FirstCommit:
@@ -142,7 +142,7 @@ class FirstCommit:
         """Apply a difference; return its size. Raise CommitError if the kernel refuses."""
         if self._arrived:
             return self._backend.commit(delta)
-        before, chains = in_steps(delta, listens=self._listens)
+        before, chains = split_into_steps(delta, listens=self._listens)
         if not (chains.added or chains.changed):
             return self._backend.commit(delta)
         size = self._backend.commit(before) if before else 0
@@ -152,9 +152,9 @@ class FirstCommit:
         return size
 
 
-def in_steps(delta: Delta[Any, Any], *, listens: bool) -> tuple[Delta[Any, Any], Delta[Any, Any]]:
+def split_into_steps(delta: Delta[Any, Any], *, listens: bool) -> tuple[Delta[Any, Any], Delta[Any, Any]]:
     """Split a difference into objects that may precede the chains, and the rest. Pure."""
-    last = node_ports(delta.added.keys()) if listens else frozenset[VirtualServer]()
+    last = select_node_port_servers(delta.added.keys()) if listens else frozenset[VirtualServer]()
 
     def waits(key: Any) -> bool:
         server = key.server if isinstance(key, RealServer) else key
@@ -183,22 +183,22 @@ def _split_first_commit(backend: Backend[Any, Any], others: Others) -> Backend[A
     return FirstCommit(backend, others.disarm, listens=listens)
 
 
-def _settings(config: Config) -> IpvsSettings:
+def _build_settings(config: Config) -> IpvsSettings:
     return IpvsSettings(
         config.ipvs.scheduler or "rr", tuple(Prefix.parse(text) for text in config.ipvs.exclude_cidrs)
     )
 
 
 DRIVER: Final = Driver(
-    build=_build,
+    build=_build_modes,
     # This works on a kernel without IPVS.
-    supposed=lambda config, families: {family: Writing(family, _settings(config)) for family in families},
+    supposed=lambda config, families: {family: Writing(family, _build_settings(config)) for family in families},
     attempt=lambda _config, _families: None,
     sysctls=lambda config: ipvs_sysctls(KernelRelease.running()[:2], strict_arp=config.ipvs.strict_arp),
     # net/netfilter/ipvs/ip_vs_core.c: at input, and for packets that this node sends at NF_IP_PRI_NAT_DST + 2.
     priorities=NatPriorities(BEHIND_ALL, -98),
     kernel_counters={},
-    cleaners=clean_by(_build),
+    cleaners=clean_by(_build_modes),
     owner=IpvsOwner,
     remains=lambda family, running: None if running is MODE else IpvsRemains(family, to_sockets=running.relays),
     translates=lambda _: False,

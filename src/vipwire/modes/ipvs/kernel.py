@@ -18,9 +18,9 @@ from vipwire.linux.netlink.ipvs import Command, Forwarding, Method, RealServer, 
 from vipwire.model.net import Address, Family
 from vipwire.model.problem import Problem
 from vipwire.modes.ipvs.counts import read_counts
-from vipwire.modes.ipvs.marks import is_among, routing_mark
+from vipwire.modes.ipvs.marks import choose_routing_mark, is_among
 from vipwire.modes.ipvs.mode import LACKS
-from vipwire.modes.ipvs.objects.device import Device, socket_sources
+from vipwire.modes.ipvs.objects.device import Device, read_socket_sources
 from vipwire.modes.ipvs.objects.direct_return import Pods
 from vipwire.modes.ipvs.objects.iptables_tool import ChainTool
 from vipwire.modes.ipvs.objects.names import (
@@ -38,15 +38,15 @@ from vipwire.modes.ipvs.objects.names import (
     owning_entries,
     set_name,
 )
-from vipwire.modes.ipvs.objects.parts import DeltaByKind, invert, partition
+from vipwire.modes.ipvs.objects.parts import DeltaByKind, invert_delta, partition_delta
 from vipwire.modes.ipvs.objects.policy_routing import PolicyRouting
-from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand, with_resting
+from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand, include_resting_servers
 from vipwire.modes.ipvs.objects.sets import Sets
 from vipwire.modes.ipvs.render import DEFAULTS, IpvsSettings, Writing
 from vipwire.modes.ipvs.skeleton import KUBE_PROXYS, node_objects
 from vipwire.modes.ipvs.termination import DrainingMarks, GracefulTermination, TerminationPolicy
 from vipwire.modes.xtables.save import ChainName
-from vipwire.plan.annotations import in_vain
+from vipwire.plan.annotations import find_ineffective
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -96,33 +96,33 @@ class IpvsBackend(Writing):
 
     def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
         rendered = super().render(plan)
-        self._terminations.note(plan, rendered.own, plan.wishes.drain_seconds)
+        self._terminations.note_plan(plan, rendered.own, plan.wishes.drain_seconds)
         return rendered
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        return tuple(in_vain(plan.name, plan.wishes, LACKS))
+        return tuple(find_ineffective(plan.name, plan.wishes, LACKS))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         return read_counts(self.family, self._tool, plans, self.marks, endpoints=endpoints)
 
     def changed(self) -> bool:
-        return self._left is None or self._read() != self._left
+        return self._left is None or self._read_objects() != self._left
 
     def observe(self) -> Objects:
         """Read all objects of vipwire and no others.
 
         A real server with weight 0 counts as draining, also if an earlier process set the weight.
         """
-        self._left = self._read(adopt=True)
+        self._left = self._read_objects(adopt=True)
         return dict(self._left)
 
     def commit(self, delta: Delta[ObjectKey, Object]) -> int:
         """Apply a difference; return the bytes sent. If the kernel refuses a step, undo the earlier ones."""
         try:
-            size = self._apply(delta)
+            size = self._apply_delta(delta)
         except (CommitError, OSError):
             with contextlib.suppress(CommitError, OSError):
-                self._apply(invert(delta), drain=False)
+                self._apply_delta(invert_delta(delta), drain=False)
             self._left = None
             raise
         self._terminations.record_commit(delta.added, delta.removed)
@@ -142,28 +142,28 @@ class IpvsBackend(Writing):
     def housekeep(self) -> None:
         now = self._clock()
         gone: list[ServerCommand] = []
-        for server, reals in self._terminating.servers(now).items():
-            busy = {(s.address, s.port) for s in self._servers.reals(server) if s.active or s.inactive}
+        for server, reals in self._terminating.servers_to_check(now).items():
+            busy = {(s.address, s.port) for s in self._servers.read_real_servers(server) if s.active or s.inactive}
             gone += (
                 ServerCommand(Command.DEL_DEST, real, Forwarding(0))
                 for real in reals
                 if (real.address, real.port) not in busy
-                or self._terminating.expired(real, now)
+                or self._terminating.has_expired(real, now)
                 or not self._terminations.may_finish(real)
             )
         self._servers.apply(gone)
         for change in gone:
             if isinstance(change.key, RealServer):
-                self._terminating.end(change.key)
-        ended = self._draining.ended()
+                self._terminating.end_draining(change.key)
+        ended = self._draining.take_ended()
         self._servers.apply(self._yield_removals(ended, drain=False))
         self._sets.delete(ended.entries.removed)
-        self._release()
+        self._release_unused()
         self._terminating.record_look(now, self._clock())
         if self._lingering and now >= self._look_at:
             self._device.remove(self._drop_used_addresses(self._lingering))
 
-    def _unused_addresses(self, parts: DeltaByKind) -> list[Address]:
+    def _find_unused_addresses(self, parts: DeltaByKind) -> list[Address]:
         """Return the addresses that may leave kube-ipvs0: those to which no local socket is bound.
 
         kube-proxy puts external and load balancer IPs there. A process that connects to one has that address as its
@@ -174,21 +174,21 @@ class IpvsBackend(Writing):
         return [*(gone - routed), *self._drop_used_addresses(routed)] if routed else list(gone)
 
     def _drop_used_addresses(self, addresses: set[Address]) -> list[Address]:
-        used = socket_sources() & addresses
+        used = read_socket_sources() & addresses
         self._lingering = (self._lingering - addresses) | used
         self._look_at = self._clock() + _SOCKETS_SECONDS
         return list(addresses - used)
 
-    def _release(self) -> None:
+    def _release_unused(self) -> None:
         """Remove a VIP from Pods to which IPVS sends none of its connections any more."""
         if not self._receiving:
             return
-        draining = {(self._vip(each.server), each.address) for each in self._terminating}
+        draining = {(self._find_vip(each.server), each.address) for each in self._terminating}
         gone = {each for each in self._receiving if (each.vip, each.pod) not in draining}
         self._pods.release((each.pod, each.vip) for each in gone)
         self._receiving -= gone
 
-    def _vip(self, server: VirtualServer) -> Address:
+    def _find_vip(self, server: VirtualServer) -> Address:
         """Return the address of a virtual server; the virtual server of a mark has its range's address."""
         ranges = (key.address for (key, _), mark in self.marks.given.items() if mark == server.mark)
         return next((each for each in ranges if each), server.address) if server.mark else server.address
@@ -196,16 +196,16 @@ class IpvsBackend(Writing):
     def delete(self) -> bool:
         """Remove all objects of this family; report whether any existed."""
         self._draining.clear()
-        found = self._read()
-        self._apply(Delta(removed=found), drain=False)
+        found = self._read_objects()
+        self._apply_delta(Delta(removed=found), drain=False)
         self._sets.destroy([BESIDE[self.family]])  # an interrupted replacement leaves it
         return self._device.delete() or bool(found)
 
-    def _apply(self, delta: Delta[ObjectKey, Object], *, drain: bool = True) -> int:
-        parts = partition(delta)
-        self._draining.take_back(parts)
+    def _apply_delta(self, delta: Delta[ObjectKey, Object], *, drain: bool = True) -> int:
+        parts = partition_delta(delta)
+        self._draining.reuse_marks(parts)
         if drain and self._left is not None:
-            self._draining.begin(parts, self._left, self.marks.avoid)
+            self._draining.begin_draining(parts, self._left, self.marks.avoid)
         size = sum(
             self._sets.replace(name.set, spec, keeps=old is not None)
             for name, (old, spec) in parts.sets.changed.items()
@@ -218,18 +218,18 @@ class IpvsBackend(Writing):
         size += self._servers.apply(self._yield_additions(parts))
         self._pods.prepare({(key.pod, key.vip): method for key, method in parts.receivers.written.items()})
         size += self._policy_routing.add_routes([each.address for each in parts.routes.added])
-        size += self._policy_routing.add([each.mark for each in parts.mark_rules.added])
+        size += self._policy_routing.add_marks([each.mark for each in parts.mark_rules.added])
         size += self._tool.write_rules(Delta(parts.rules.added, parts.rules.changed))
         size += self._device.add([vip.address for vip in parts.vips.added])
         self._lingering -= {vip.address for vip in parts.vips.added}
-        size += self._device.remove(self._unused_addresses(parts))
-        size += self._policy_routing.remove([each.mark for each in parts.mark_rules.removed])
+        size += self._device.remove(self._find_unused_addresses(parts))
+        size += self._policy_routing.remove_marks([each.mark for each in parts.mark_rules.removed])
         size += self._policy_routing.remove_routes([each.address for each in parts.routes.removed])
         size += self._tool.write_rules(Delta(removed=parts.rules.removed))
         size += self._servers.apply(self._yield_removals(parts, drain=drain))
         self._receiving -= parts.receivers.added.keys()
         self._receiving |= parts.receivers.removed.keys()
-        self._release()
+        self._release_unused()
         size += self._tool.write(leaving)
         size += self._sets.delete(parts.entries.removed)
         return size + self._sets.destroy([name.set for name in parts.sets.removed])
@@ -242,7 +242,7 @@ class IpvsBackend(Writing):
         reals: dict[VirtualServer, list[ServerCommand]] = defaultdict(list)
         for real, forwarding in parts.reals.added.items():
             known = real in self._terminating
-            self._terminating.end(real)
+            self._terminating.end_draining(real)
             reals[real.server].append(
                 ServerCommand(Command.SET_DEST if known else Command.NEW_DEST, real, forwarding)
             )
@@ -263,7 +263,7 @@ class IpvsBackend(Writing):
             if real.server in servers:
                 continue  # the kernel deletes it with its virtual server
             if drain and self._terminations.may_finish(real):
-                self._terminating.begin(real, now, self._terminations.seconds(real))
+                self._terminating.begin_draining(real, now, self._terminations.seconds_for(real))
                 if forwarding.weight:
                     yield ServerCommand(Command.SET_DEST, real, forwarding._replace(weight=0))
             else:
@@ -272,10 +272,10 @@ class IpvsBackend(Writing):
         for server, scheduling in servers.items():
             yield ServerCommand(Command.DEL_SERVICE, server, scheduling)
 
-    def _read(self, *, adopt: bool = False) -> Objects:
+    def _read_objects(self, *, adopt: bool = False) -> Objects:
         objects: Objects = self._sets.read()
-        owned = self._ownership_test(objects)
-        services = self._servers.services()
+        owned = self._build_ownership_test(objects)
+        services = self._servers.read_services()
         ours = {
             key
             for key in services
@@ -284,33 +284,33 @@ class IpvsBackend(Writing):
         }
         objects = {key: value for key, value in objects.items() if key not in self._draining}
         objects.update((key, services[key][0]) for key in ours)
-        rows = list(self._servers.rows(ours))
-        self.resting = with_resting(rows)
+        rows = list(self._servers.read_rows(ours))
+        self.resting = include_resting_servers(rows)
         for row in rows:
             if row.forwarding.weight or not (adopt or row.real in self._terminating):
                 objects[row.real] = row.forwarding
             elif row.real not in self._terminating:
-                self._terminating.begin(row.real, self._clock(), self._terminations.seconds(row.real))
+                self._terminating.begin_draining(row.real, self._clock(), self._terminations.seconds_for(row.real))
         bound, routed = self._device.addresses(), set[Address]()
-        if marks := self._policy_routing.marks():  # without marks no packet reaches the routes
+        if marks := self._policy_routing.list_marks():  # without marks no packet reaches the routes
             objects.update((MarkRule(mark), None) for mark in marks)
-            routed.update(self._policy_routing.routes())
+            routed.update(self._policy_routing.list_routes())
         self._lingering |= routed.intersection(bound) if adopt else set()
         objects.update((VipRoute(address), None) for address in routed)
         objects.update((Vip(address), None) for address in bound if address not in self._lingering)
-        objects.update(self._receivers(objects, adopt=adopt))
+        objects.update(self._read_receivers(objects, adopt=adopt))
         chains, rules = self._tool.read(self._chains)
         return objects | dict[ObjectKey, Object](chains.items()) | dict[ObjectKey, Object](rules.items())
 
-    def _receivers(self, objects: Objects, *, adopt: bool) -> Iterator[tuple[Receiver, Method]]:
+    def _read_receivers(self, objects: Objects, *, adopt: bool) -> Iterator[tuple[Receiver, Method]]:
         """Read the Pods that receive for VIPs, except those that do so for open connections only."""
-        mark, entries = routing_mark(self.marks.avoid), objects.items()
+        mark, entries = choose_routing_mark(self.marks.avoid), objects.items()
         vips = {
             key.element.address
             for key, value in entries
             if isinstance(key, SetEntry) and key.set == self._direct and value == mark
         }
-        draining = {(self._vip(each.server), each.address) for each in self._terminating} if vips else ()
+        draining = {(self._find_vip(each.server), each.address) for each in self._terminating} if vips else ()
         for (pod, vip), how in self._pods.read().items() if vips else ():
             receiver = Receiver(pod, vip)
             if adopt and (vip, pod) in draining:
@@ -318,7 +318,7 @@ class IpvsBackend(Writing):
             if vip in vips and receiver not in self._receiving:
                 yield receiver, how
 
-    def _ownership_test(self, objects: Objects) -> Callable[[VirtualServer], bool]:
+    def _build_ownership_test(self, objects: Objects) -> Callable[[VirtualServer], bool]:
         places: set[tuple[int, Address, int]] = set()
         ports: set[tuple[int, int]] = set()
         for which, element in owning_entries(self.family, objects):

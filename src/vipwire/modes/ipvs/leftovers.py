@@ -17,7 +17,7 @@ from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Schedulin
 from vipwire.linux.netlink.socket import NetlinkError
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.ipvs.kernel import IpvsBackend
-from vipwire.modes.ipvs.objects.device import Device, socket_sources
+from vipwire.modes.ipvs.objects.device import Device, read_socket_sources
 from vipwire.modes.ipvs.objects.names import (
     Ipset,
     MarkRule,
@@ -73,7 +73,7 @@ class IpvsRemains(Remains):
     def before_rules(self) -> RemovalResult:
         """Remove unused leftovers while the rules still masquerade; give new connections to node ports to sockets."""
         self._found = find_ipvs(self._family)
-        if self._found is not None and self._to_sockets and lead_to_sockets(self._found):
+        if self._found is not None and self._to_sockets and redirect_to_sockets(self._found):
             self._found = find_ipvs(self._family)  # again: connections may have come since the first look
         return RemovalResult()
 
@@ -97,7 +97,7 @@ def find_ipvs(family: Family) -> IpvsLeftovers | None:
         objects = backend.observe()
     objects = {key: value for key, value in objects.items() if not isinstance(key, ChainName | RangeRule)}
     flows = parse_flows((_NET / "ip_vs_conn").read_text(encoding="ascii"), family)
-    return judge(family, objects, flows, socket_sources())
+    return find_leftovers(family, objects, flows, read_socket_sources())
 
 
 def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
@@ -110,7 +110,7 @@ def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
         return "", left.in_use
     with contextlib.closing(IpvsBackend(left.family)) as backend:
         backend.commit(Delta(removed=gone))
-    late = socket_sources() & {key.address for key in gone if isinstance(key, Vip)}
+    late = read_socket_sources() & {key.address for key in gone if isinstance(key, Vip)}
     with contextlib.closing(Device(left.family)) as device:
         if late:  # a socket took the address after the read; TCP retransmits its packets
             device.add(sorted(late))
@@ -124,7 +124,7 @@ def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
     return ", ".join(f"{count} {what}" for what, count in counts.items() if count), left.in_use or bool(late)
 
 
-def judge(
+def find_leftovers(
     family: Family,
     objects: dict[ObjectKey, Object],
     flows: frozenset[IpvsConnection],
@@ -148,25 +148,25 @@ def judge(
     return IpvsLeftovers(family, objects, busy, frozenset((needed | sources) & vips))
 
 
-def lead_to_sockets(left: IpvsLeftovers) -> bool:
+def redirect_to_sockets(left: IpvsLeftovers) -> bool:
     """Make IPVS pass new connections to node ports to local sockets; report whether the kernel changed.
 
     Userspace mode needs this, because it serves node ports with sockets. Raise CommitError if the kernel refuses.
     """
-    delta = to_sockets(left)
+    delta = build_redirection(left)
     if delta:
         with contextlib.closing(IpvsBackend(left.family)) as backend:
             backend.commit(delta)
     return bool(delta)
 
 
-def to_sockets(left: IpvsLeftovers) -> Delta[ObjectKey, Object]:
+def build_redirection(left: IpvsLeftovers) -> Delta[ObjectKey, Object]:
     """Make each node port's virtual server, at addresses not on kube-ipvs0, its own real server. Pure.
 
     IPVS takes packets before sockets. It routes packets for the node's own address unchanged, to the local socket.
     Endpoints of weight 0 keep their connections, and persistence binds no client to them.
     """
-    own = {each: RealServer(each, each.address, each.port) for each in node_ports(left.objects.keys())}
+    own = {each: RealServer(each, each.address, each.port) for each in select_node_port_servers(left.objects.keys())}
     changed: dict[ObjectKey, tuple[Object, Object]] = {}
     for key, old in left.objects.items():
         if isinstance(key, VirtualServer) and key in own and old != _IN_TURN:
@@ -179,7 +179,7 @@ def to_sockets(left: IpvsLeftovers) -> Delta[ObjectKey, Object]:
     )
 
 
-def node_ports(objects: Collection[ObjectKey]) -> frozenset[VirtualServer]:
+def select_node_port_servers(objects: Collection[ObjectKey]) -> frozenset[VirtualServer]:
     """Return the TCP and UDP virtual servers at addresses that are neither on kube-ipvs0 nor routed. Pure."""
     vips = {key.address for key in objects if isinstance(key, Vip)}
     routed = {set_name(family, Set.ROUTED) for family in Family}

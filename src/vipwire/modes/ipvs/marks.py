@@ -51,15 +51,18 @@ class Marks:
             return known
         if known is not None:
             del self._taken[known]
-        number = zlib.crc32(_ports(key) + bytes((key.protocol,)) + (key.address or b"") + side.value)
-        while (mark := _avoid_bits(number, self.avoid)) in (0, routing_mark(self.avoid)) or mark in self._taken:
+        number = zlib.crc32(_encode_ports(key) + bytes((key.protocol,)) + (key.address or b"") + side.value)
+        while (mark := _avoid_bits(number, self.avoid)) in (
+            0,
+            choose_routing_mark(self.avoid),
+        ) or mark in self._taken:
             number += 1
         self._of[use] = mark
         self._taken[mark] = use
         return mark
 
 
-def routing_mark(avoid: int) -> int:
+def choose_routing_mark(avoid: int) -> int:
     """Return the mark of packets to frontends that IPVS finds by address; no virtual server has this mark."""
     return _avoid_bits(zlib.crc32(b"vipwire"), avoid)
 
@@ -68,7 +71,7 @@ def _avoid_bits(number: int, avoid: int) -> int:
     return number & ~(avoid | FOREIGN) & _BITS
 
 
-def _ports(key: FrontendKey | RangeKey) -> bytes:
+def _encode_ports(key: FrontendKey | RangeKey) -> bytes:
     if isinstance(key, FrontendKey):
         return key.port.to_bytes(2)
     return key.first.to_bytes(2) + key.last.to_bytes(2)

@@ -39,7 +39,7 @@ class IpvsOwner(RuleOwner):
         self._family = family
 
     def owns(self, table: str, chain: str) -> bool:
-        return ChainName(table, chain) in _chains(self._family) and chain not in BUILT_IN
+        return ChainName(table, chain) in _list_own_chains(self._family) and chain not in BUILT_IN
 
     def is_only_vipwires(self, table: str, chain: str) -> bool:
         """Report whether only vipwire has this chain, not kube-proxy."""
@@ -48,14 +48,14 @@ class IpvsOwner(RuleOwner):
     def words(self, table: str) -> frozenset[ChainRule]:
         return frozenset(
             ChainRule(chain, rule)
-            for (where, chain), rules in _chains(self._family).items()
+            for (where, chain), rules in _list_own_chains(self._family).items()
             if where == table and chain in BUILT_IN
             for rule in rules
         )
 
 
 @cache
-def _chains(family: Family) -> dict[ChainName, Rules]:
+def _list_own_chains(family: Family) -> dict[ChainName, Rules]:
     objects = node_objects(NodePlan(family)).items()
     ours = {key: cast("Rules", value) for key, value in objects if isinstance(key, ChainName)}
     return dict.fromkeys(KUBE_PROXYS, ()) | ours

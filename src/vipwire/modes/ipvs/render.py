@@ -21,7 +21,7 @@ from typing import Final, TypeAlias
 from vipwire.linux.netlink.ipset import IpsetEntry
 from vipwire.linux.netlink.ipvs import Forwarding, Method, RealServer, Scheduling, ServiceFlag, VirtualServer
 from vipwire.model.net import Address, Family, Prefix, Protocol
-from vipwire.modes.ipvs.marks import Marks, MarkScope, routing_mark
+from vipwire.modes.ipvs.marks import Marks, MarkScope, choose_routing_mark
 from vipwire.modes.ipvs.objects.names import (
     MarkRule,
     Object,
@@ -35,7 +35,13 @@ from vipwire.modes.ipvs.objects.names import (
     describe_object,
     set_name,
 )
-from vipwire.modes.ipvs.objects.ranges import filter_rules, hairpin_rules, mark_rule, masquerade_rules, segment_rule
+from vipwire.modes.ipvs.objects.ranges import (
+    build_filter_rules,
+    build_hairpin_rules,
+    build_mark_rule,
+    build_masquerade_rules,
+    build_segment_rule,
+)
 from vipwire.modes.ipvs.scheduling import method_of, scheduling_of
 from vipwire.modes.ipvs.skeleton import node_objects
 from vipwire.modes.ipvs.termination import keeps_server
@@ -66,13 +72,13 @@ _NODE_PORT_SETS = {
 _DIRECT = (FrontendKind.EXTERNAL_IP, FrontendKind.LOAD_BALANCER)
 
 
-def render(family: Family, scheduler: str, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+def render_service(family: Family, scheduler: str, marks: Marks, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
     """Render one Service; `scheduler` applies if its annotations name none."""
     writer = _Writer(family, scheduler, marks, plan)
     for address in plan.cluster_ips:
-        writer.vip(address)
+        writer.write_vip(address)
     for frontend in plan.frontends:
-        writer.frontend(frontend)
+        writer.write_frontend(frontend)
     for wide in plan.ranges:
         writer.write_range(wide)
     if plan.health_check is not None:
@@ -89,49 +95,49 @@ class _Writer:
         self.own: Objects = {}
         self.shared: Objects = {}
 
-    def vip(self, address: Address) -> None:
+    def write_vip(self, address: Address) -> None:
         """Add an address to kube-ipvs0, unless another device of this node has it."""
         if address not in self._plan.own_addresses:
             self.shared[Vip(address)] = None
-            self._entry(Set.IPVS_IPS, IpsetEntry(address), shared=True)
+            self._write_entry(Set.IPVS_IPS, IpsetEntry(address), shared=True)
 
-    def frontend(self, frontend: Frontend) -> None:
+    def write_frontend(self, frontend: Frontend) -> None:
         key = frontend.key
         addresses = self._plan.node_port_addresses if key.address is None else (key.address,)
         if key.address in self._plan.own_addresses:
             self._write_at_node(frontend)
             return
-        method = self._method(frontend)
+        method = self._choose_method(frontend)
         for address in addresses:
             place = IpsetEntry(address, key.protocol, key.port)
-            self._servers(frontend, place, method)
-            self._filter(frontend, place)
+            self._write_servers(frontend, place, method)
+            self._write_filter(frontend, place)
             if key.address is not None:
-                self._lead(frontend, place)
+                self._write_server_entry(frontend, place)
         if method is not Method.MASQUERADE:
-            self._return_directly(frontend, method)
+            self._write_direct_return(frontend, method)
             return
         if (
             self._wanted_method is not method
             and frontend.kind in _DIRECT
             and not isinstance(frontend.action, Forward)
         ):
-            self._return_directly(frontend, self._wanted_method)
-        for which, element in _registers(frontend, addresses):
-            self._entry(which, element)
+            self._write_direct_return(frontend, self._wanted_method)
+        for which, element in _list_set_entries(frontend, addresses):
+            self._write_entry(which, element)
 
-    def _lead(self, frontend: Frontend, place: IpsetEntry) -> None:
+    def _write_server_entry(self, frontend: Frontend, place: IpsetEntry) -> None:
         """Accept packets to a frontend: by an address of kube-ipvs0, or by a mark.
 
         Without open connections, the forward hook refuses packets instead.
         """
         if place.address in self._plan.cluster_ips:
-            self.vip(place.address)
+            self.write_vip(place.address)
         elif keeps_server(frontend, frontend.short_circuit or frontend.action):
-            self._entry(Set.ROUTED, place)
-            self._route(place.address, routing_mark(self._marks.avoid))
+            self._write_entry(Set.ROUTED, place)
+            self._write_route(place.address, choose_routing_mark(self._marks.avoid))
 
-    def _route(self, address: Address, mark: int) -> None:
+    def _write_route(self, address: Address, mark: int) -> None:
         """Route packets with a mark to IPVS, with the masquerade bit and without."""
         self.shared[VipRoute(address)] = None
         self.shared.update((MarkRule(each), None) for each in (mark, mark | self._marks.avoid))
@@ -144,27 +150,27 @@ class _Writer:
         frontend, address = wide.frontend, wide.key.address
         own = address in self._plan.own_addresses
         bound = address in self._plan.cluster_ips
-        method = Method.MASQUERADE if own else self._method(frontend)
+        method = Method.MASQUERADE if own else self._choose_method(frontend)
         inside = frontend.short_circuit if method is Method.MASQUERADE else None
         action, mark = inside or frontend.action, self._marks.mark(wide.key, MarkScope.INSIDE)
-        self._pool(wide, action, mark, method, marked=not own)
+        self._write_range_pool(wide, action, mark, method, marked=not own)
         if not (own and isinstance(action, Reject)):
-            self._rules(filter_rules(wide, own=own, bound=bound))
+            self._write_range_rules(build_filter_rules(wide, own=own, bound=bound))
         if bound:
-            self.vip(address)
+            self.write_vip(address)
         elif not own and keeps_server(frontend, action):
-            self._route(address, mark)
+            self._write_route(address, mark)
         if method is not Method.MASQUERADE:
             if wide.key.protocol is Protocol.TCP:
-                self._rules((segment_rule(wide, self._family),))
-            self._receive(frontend.action, address, method)
+                self._write_range_rules((build_segment_rule(wide, self._family),))
+            self._write_receivers(frontend.action, address, method)
             return
         if isinstance(action, Forward):
-            self._rules(masquerade_rules(wide))
+            self._write_range_rules(build_masquerade_rules(wide))
         if inside is not None or (isinstance(action, Reject) and frontend.kind is not FrontendKind.CLUSTER_IP):
-            self._pool(wide, frontend.action, self._marks.mark(wide.key), method, local=True)
+            self._write_range_pool(wide, frontend.action, self._marks.mark(wide.key), method, local=True)
 
-    def _pool(
+    def _write_range_pool(
         self,
         wide: RangeFrontend,
         action: Action,
@@ -189,17 +195,17 @@ class _Writer:
                     real = RealServer(virtual, target.address, 0 if wide.keeps_port(target) else target.port)
                     self.own[real] = Forwarding(weight, method)
         place = IpsetEntry(wide.key.address, wide.key.protocol, wide.key.first)
-        self._entry(Set.RANGES_LOCAL if local else Set.RANGES, place, mark)
+        self._write_entry(Set.RANGES_LOCAL if local else Set.RANGES, place, mark)
         if marked or isinstance(action, Forward):
-            self._rules((mark_rule(wide, mark, local=local),))
+            self._write_range_rules((build_mark_rule(wide, mark, local=local),))
         if isinstance(action, Forward):
-            self._rules(hairpin_rules(wide, action))
-            self._hairpins(tuple(each for each in action.pool if not wide.keeps_port(each)), wide.frontend.key)
+            self._write_range_rules(build_hairpin_rules(wide, action))
+            self._write_hairpins(tuple(each for each in action.pool if not wide.keeps_port(each)), wide.frontend.key)
 
-    def _rules(self, rules: Iterable[RangeRule]) -> None:
+    def _write_range_rules(self, rules: Iterable[RangeRule]) -> None:
         self.own.update((rule, 1) for rule in rules)
 
-    def _return_directly(self, frontend: Frontend, method: Method) -> None:
+    def _write_direct_return(self, frontend: Frontend, method: Method) -> None:
         """Note a frontend with direct return, also one whose open connections still use it.
 
         The mark of its set element only leads to IPVS.
@@ -207,10 +213,10 @@ class _Writer:
         key = frontend.key
         if (address := key.address) is not None and keeps_server(frontend, frontend.action):
             place = IpsetEntry(address, key.protocol, key.port)
-            self._entry(Set.DIRECT_RETURN, place, routing_mark(self._marks.avoid))
-            self._receive(frontend.action, address, method)
+            self._write_entry(Set.DIRECT_RETURN, place, choose_routing_mark(self._marks.avoid))
+            self._write_receivers(frontend.action, address, method)
 
-    def _receive(self, action: Action, vip: Address, method: Method) -> None:
+    def _write_receivers(self, action: Action, vip: Address, method: Method) -> None:
         for target in action.pool if isinstance(action, Forward) else ():
             if target.local:
                 self.shared[Receiver(target.address, vip)] = method
@@ -226,21 +232,21 @@ class _Writer:
             return
         place = IpsetEntry(key.address, key.protocol, key.port)
         if isinstance(action, Reject):
-            self._rest_at_the_node(frontend, place)
+            self._write_unserved_at_node(frontend, place)
             return
-        self._filter(frontend, place)
+        self._write_filter(frontend, place)
         if frontend.short_circuit is not None:
-            self._two_pools_at_the_node(frontend, frontend.short_circuit, place)
+            self._write_two_pools_at_node(frontend, frontend.short_circuit, place)
         elif isinstance(action, Forward):
             # With the masquerade bit from the start: the rules would set it in a connection's first packet only.
             self._write_marked(frontend, action, self._marks.mark(key) | self._marks.avoid)
-            self._entry(Set.DIRECT_RETURN, place, self._marks.mark(key) | self._marks.avoid)
+            self._write_entry(Set.DIRECT_RETURN, place, self._marks.mark(key) | self._marks.avoid)
         else:
             return
-        for which, element in _registers(frontend, (key.address,)):
-            self._entry(which, element)
+        for which, element in _list_set_entries(frontend, (key.address,)):
+            self._write_entry(which, element)
 
-    def _rest_at_the_node(self, frontend: Frontend, place: IpsetEntry) -> None:
+    def _write_unserved_at_node(self, frontend: Frontend, place: IpsetEntry) -> None:
         """Keep both pools' virtual servers for open connections; no packet gets their marks.
 
         The set elements only mark them as vipwire's.
@@ -249,37 +255,39 @@ class _Writer:
             return
         for which, scope in ((Set.DIRECT_RETURN, MarkScope.INSIDE), (Set.LOCAL_POOL_NODE, MarkScope.OUTSIDE)):
             mark = self._marks.mark(frontend.key, scope)
-            self._entry(which, place, mark)
+            self._write_entry(which, place, mark)
             for each in (mark, mark | self._marks.avoid):
                 self._write_marked(frontend, frontend.action, each)
-        self._entry(Set.NODE_NO_ENDPOINTS, place)
+        self._write_entry(Set.NODE_NO_ENDPOINTS, place)
 
-    def _two_pools_at_the_node(self, frontend: Frontend, inside: Forward, place: IpsetEntry) -> None:
+    def _write_two_pools_at_node(self, frontend: Frontend, inside: Forward, place: IpsetEntry) -> None:
         """Write both pools. Clients on this node get the cluster pool's mark, local processes with masquerading."""
         mark = self._marks.mark(frontend.key, MarkScope.INSIDE)
         for each in (mark, mark | self._marks.avoid):
             self._write_marked(frontend, inside, each)
-        self._entry(Set.DIRECT_RETURN, place, mark)
-        self._local_pool(frontend, Set.LOCAL_POOL_NODE, place)
+        self._write_entry(Set.DIRECT_RETURN, place, mark)
+        self._write_local_pool(frontend, Set.LOCAL_POOL_NODE, place)
 
-    def _local_pool(self, frontend: Frontend, which: Set, place: IpsetEntry) -> None:
+    def _write_local_pool(self, frontend: Frontend, which: Set, place: IpsetEntry) -> None:
         """Write the pool of this node: clients outside get its mark."""
         if keeps_server(frontend, frontend.action):
             mark = self._marks.mark(frontend.key)
             self._write_marked(frontend, frontend.action, mark)
-            self._entry(which, place, mark)
+            self._write_entry(which, place, mark)
 
     def _write_marked(self, frontend: Frontend, action: Action, mark: int) -> None:
-        self._server(VirtualServer(0, Address(b""), 0, mark), action, frontend)
+        self._write_server(VirtualServer(0, Address(b""), 0, mark), action, frontend)
 
-    def _servers(self, frontend: Frontend, place: IpsetEntry, method: Method) -> None:
+    def _write_servers(self, frontend: Frontend, place: IpsetEntry, method: Method) -> None:
         action = frontend.action
         inside = frontend.short_circuit if method is Method.MASQUERADE else None
-        self._server(VirtualServer(place.protocol, place.address, place.port), inside or action, frontend, method)
+        self._write_server(
+            VirtualServer(place.protocol, place.address, place.port), inside or action, frontend, method
+        )
         if inside is not None or (isinstance(action, Reject) and frontend.kind is not FrontendKind.CLUSTER_IP):
-            self._local_pool(frontend, Set.LOCAL_POOL, place)
+            self._write_local_pool(frontend, Set.LOCAL_POOL, place)
 
-    def _server(
+    def _write_server(
         self,
         virtual: VirtualServer,
         action: Action,
@@ -291,13 +299,13 @@ class _Writer:
         if not isinstance(action, Forward):
             self.own[virtual] = self._scheduling
             return
-        self.own[virtual] = self._sticky(virtual, action, frontend.key)
+        self.own[virtual] = self._sticky_scheduling(virtual, action, frontend.key)
         for target, weight in zip(action.pool, action.weights, strict=True):
             real = RealServer(virtual, target.address, target.port)
             self.own[real] = Forwarding(weight, method)
-        self._hairpins(action.pool, frontend.key)
+        self._write_hairpins(action.pool, frontend.key)
 
-    def _sticky(self, virtual: VirtualServer, action: Forward, key: FrontendKey) -> Scheduling:
+    def _sticky_scheduling(self, virtual: VirtualServer, action: Forward, key: FrontendKey) -> Scheduling:
         """Return the scheduling, with affinity if the Service asks for it.
 
         A persistent virtual server of a mark keeps the destination port (ip_vs_sched_persist). If an endpoint's port
@@ -310,7 +318,7 @@ class _Writer:
             return Scheduling("mh", ServiceFlag.SCHEDULER_1)
         return chosen._replace(flags=chosen.flags | ServiceFlag.PERSISTENT, persistence=seconds)
 
-    def _method(self, frontend: Frontend) -> Method:
+    def _choose_method(self, frontend: Frontend) -> Method:
         """Return the forwarding method: translation if an endpoint's port differs from the VIP's."""
         action = frontend.action
         if frontend.kind not in _DIRECT:
@@ -319,31 +327,31 @@ class _Writer:
             return Method.MASQUERADE
         return self._wanted_method
 
-    def _hairpins(self, pool: Pool, key: FrontendKey) -> None:
+    def _write_hairpins(self, pool: Pool, key: FrontendKey) -> None:
         for target in pool:
             element = IpsetEntry(target.address, key.protocol, target.port, target.address)
-            self._entry(Set.LOOP_BACK, element, shared=True)
+            self._write_entry(Set.LOOP_BACK, element, shared=True)
 
-    def _filter(self, frontend: Frontend, place: IpsetEntry) -> None:
+    def _write_filter(self, frontend: Frontend, place: IpsetEntry) -> None:
         if isinstance(frontend.action, Drop):
-            self._entry(Set.NO_LOCAL_ENDPOINTS, place)
+            self._write_entry(Set.NO_LOCAL_ENDPOINTS, place)
         elif isinstance(frontend.action, Reject):
-            self._entry(Set.NO_ENDPOINTS, place)
+            self._write_entry(Set.NO_ENDPOINTS, place)
         if frontend.allowed_sources is None:
             return
-        self._entry(Set.LOAD_BALANCER_FW, place)
+        self._write_entry(Set.LOAD_BALANCER_FW, place)
         for prefix in frontend.allowed_sources:
             if prefix == Prefix.host(place.address):
-                self._entry(Set.SOURCE_IP, place._replace(other=place.address))
+                self._write_entry(Set.SOURCE_IP, place._replace(other=place.address))
             else:
-                self._entry(Set.SOURCE_CIDR, place._replace(other=prefix))
+                self._write_entry(Set.SOURCE_CIDR, place._replace(other=prefix))
 
-    def _entry(self, which: Set, element: IpsetEntry, mark: int = 0, *, shared: bool = False) -> None:
+    def _write_entry(self, which: Set, element: IpsetEntry, mark: int = 0, *, shared: bool = False) -> None:
         objects = self.shared if shared else self.own
         objects[SetEntry(set_name(self._family, which), element)] = mark
 
 
-def _registers(frontend: Frontend, addresses: tuple[Address, ...]) -> Iterator[tuple[Set, IpsetEntry]]:
+def _list_set_entries(frontend: Frontend, addresses: tuple[Address, ...]) -> Iterator[tuple[Set, IpsetEntry]]:
     """Yield the set elements of a frontend, which rules match and which mark its virtual servers as vipwire's.
 
     With two pools, clients outside keep their source address and clients on the node do not.
@@ -385,14 +393,14 @@ class Writing:
         self.family, self._settings = family, settings
         self.marks = Marks(avoid=0)
         self.resting: Mapping[VirtualServer, Mapping[RealServer, Forwarding]] = {}
-        """Virtual servers with draining real servers, as of the kernel's last read; see `with_resting`."""
+        """Virtual servers with draining real servers, as of the kernel's last read; see `include_resting_servers`."""
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
         self.marks.avoid = node.masquerade_mark
         return node_objects(node)
 
     def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
-        rendered = render(self.family, self._settings.scheduler, self.marks, plan)
+        rendered = render_service(self.family, self._settings.scheduler, self.marks, plan)
         if not self._settings.exclude:
             return rendered
         return replace(rendered, own={k: v for k, v in rendered.own.items() if not self.is_excluded(k)})

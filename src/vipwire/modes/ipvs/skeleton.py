@@ -23,7 +23,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from vipwire.model.net import Protocol
-from vipwire.modes.ipvs.marks import routing_mark
+from vipwire.modes.ipvs.marks import choose_routing_mark
 from vipwire.modes.ipvs.objects import ranges
 from vipwire.modes.ipvs.objects.names import Ipset, Object, ObjectKey, RangeRule, Rules, Set, set_name, set_spec
 from vipwire.modes.xtables.save import ChainName
@@ -34,10 +34,10 @@ from vipwire.modes.xtables.words import (
     LOCAL_SOURCE,
     LOOPBACK,
     NEW,
-    comment,
-    from_pod,
-    own_mask,
-    refuse,
+    compute_own_mask,
+    match_comment,
+    match_pod_traffic,
+    write_reject_target,
 )
 from vipwire.plan.node import NodePlan
 
@@ -53,7 +53,7 @@ def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
     objects.update((ChainName(*chain), ()) for chain in ranges.DYNAMIC)
     objects[RangeRule("filter", ranges.MARKS, f"-j {ranges.STRAYS}")] = 1
     rules = _Rules(node)
-    tables = {"mangle": rules.mangle(), "nat": rules.nat(), "filter": rules.filter()}
+    tables = {"mangle": rules.write_mangle(), "nat": rules.write_nat(), "filter": rules.write_filter()}
     for table, chains in tables.items():
         for chain, lines in chains.items():
             objects[ChainName(table, chain)] = tuple(lines)
@@ -65,45 +65,45 @@ class _Rules:
 
     def __init__(self, node: NodePlan) -> None:
         self._node = node
-        self._mark = own_mask(node.masquerade_mark)
-        self._routing = routing_mark(node.masquerade_mark)
-        self._pods = from_pod(node.pod_traffic)
-        self._segment = ranges.segment(node.family)
+        self._mark = compute_own_mask(node.masquerade_mark)
+        self._routing = choose_routing_mark(node.masquerade_mark)
+        self._pods = match_pod_traffic(node.pod_traffic)
+        self._segment = ranges.compute_maximum_segment(node.family)
 
-    def mangle(self) -> dict[str, Iterable[str]]:
+    def write_mangle(self) -> dict[str, Iterable[str]]:
         """Write the chains of table mangle.
 
         KUBE-DIRECT-RETURN limits the segment size that a client sees, so that its packets fit into the tunnel.
         """
-        routed = _jump_for_requests("kubernetes addresses of no node", "KUBE-ROUTED")
-        direct = _jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")  # the Pod's node tracks no connection
-        wide = _jump_for_requests("kubernetes port ranges", ranges.MARKS)
-        answers = f"-p tcp {self._match(Set.DIRECT_RETURN, 'src,src')}"
-        others = f"-m set ! --match-set {self._name(Set.NODE_NO_ENDPOINTS)} dst,dst"
+        routed = _write_jump_for_requests("kubernetes addresses of no node", "KUBE-ROUTED")
+        direct = _write_jump("kubernetes direct server return", "KUBE-DIRECT-RETURN")  # untracked on the Pod's node
+        wide = _write_jump_for_requests("kubernetes port ranges", ranges.MARKS)
+        answers = f"-p tcp {self._match_set(Set.DIRECT_RETURN, 'src,src')}"
+        others = f"-m set ! --match-set {self._set_name(Set.NODE_NO_ENDPOINTS)} dst,dst"
         return {
             "PREROUTING": [routed, direct, wide],
-            "INPUT": [_jump_for_requests("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
-            "FORWARD": [_jump("kubernetes direct server return", "KUBE-DIRECT-SEGMENTS")],
+            "INPUT": [_write_jump_for_requests("kubernetes external traffic policy Local", "KUBE-LOCAL-POOL")],
+            "FORWARD": [_write_jump("kubernetes direct server return", "KUBE-DIRECT-SEGMENTS")],
             "OUTPUT": [
-                _jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL"),
+                _write_jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL"),
                 f"{LOCAL_SOURCE} {routed}",
                 direct,
                 wide,
-                _jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS"),
+                _write_jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS"),
             ],
             # Only counts: IPVS itself refuses local connections without endpoints, silently.
-            "KUBE-NO-ENDPOINTS": [f"-p tcp {NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN"],
+            "KUBE-NO-ENDPOINTS": [f"-p tcp {NEW} {self._match_set(Set.NO_ENDPOINTS)} -j RETURN"],
             "KUBE-ROUTED": [
                 # IPVS has sent the packet already: the endpoint's address may be another frontend's.
                 f"-m mark --mark {self._routing:#x}/{0xFFFFFFFF ^ self._node.masquerade_mark:#x} -j RETURN",
                 # The forward hook rejects the packet: an ICMP error of INPUT could not come from the VIP.
-                f"{NEW} {self._match(Set.NO_ENDPOINTS)} -j RETURN",
-                f"{self._match(Set.ROUTED)} -j MARK --set-xmark {self._routing:#x}/0xffffffff",
+                f"{NEW} {self._match_set(Set.NO_ENDPOINTS)} -j RETURN",
+                f"{self._match_set(Set.ROUTED)} -j MARK --set-xmark {self._routing:#x}/0xffffffff",
             ],
             "KUBE-DIRECT-RETURN": [
                 f"{ANSWERING} {LOCAL_DESTINATION} -j RETURN",  # an answer to this node's own connection
-                f"{self._match(Set.NODE_NO_ENDPOINTS)} -j RETURN",  # to node ports, or to local sockets
-                f"-j SET --map-set {self._name(Set.DIRECT_RETURN)} dst,dst --map-mark",
+                f"{self._match_set(Set.NODE_NO_ENDPOINTS)} -j RETURN",  # to node ports, or to local sockets
+                f"-j SET --map-set {self._set_name(Set.DIRECT_RETURN)} dst,dst --map-mark",
             ],
             "KUBE-DIRECT-SEGMENTS": [
                 f"{answers} -m tcp --tcp-flags SYN,RST SYN -j TCPMSS --set-mss {self._segment}",
@@ -112,106 +112,108 @@ class _Rules:
             "KUBE-LOCAL-POOL": [
                 *(f"{pod} -j RETURN" for pod in self._pods),
                 f"{LOCAL_SOURCE} -j RETURN",
-                f"{others} -j SET --map-set {self._name(Set.LOCAL_POOL_NODE)} dst,dst --map-mark",
+                f"{others} -j SET --map-set {self._set_name(Set.LOCAL_POOL_NODE)} dst,dst --map-mark",
                 # At an address of the node, node ports come last.
-                f"{others} {self._match(Set.DIRECT_RETURN)} -j RETURN",
-                f"-j SET --map-set {self._name(Set.LOCAL_POOL)} dst,dst --map-mark",
+                f"{others} {self._match_set(Set.DIRECT_RETURN)} -j RETURN",
+                f"-j SET --map-set {self._set_name(Set.LOCAL_POOL)} dst,dst --map-mark",
                 f"-j {ranges.LOCAL_MARKS}",
             ],
-            **self._firewall(),
+            **self._write_firewall(),
         }
 
-    def nat(self) -> dict[str, Iterable[str]]:
-        portals = _jump("kubernetes service portals", "KUBE-SERVICES")
+    def write_nat(self) -> dict[str, Iterable[str]]:
+        portals = _write_jump("kubernetes service portals", "KUBE-SERVICES")
         return {
             "PREROUTING": [portals],
             "OUTPUT": [portals],
-            "POSTROUTING": [_jump("kubernetes postrouting rules", "KUBE-POSTROUTING")],
+            "POSTROUTING": [_write_jump("kubernetes postrouting rules", "KUBE-POSTROUTING")],
             "KUBE-MARK-MASQ": [f"-j MARK --set-xmark {self._mark}"],
-            "KUBE-SERVICES": self._services(),
-            "KUBE-CLUSTER-IP": self._cluster_ip(),
+            "KUBE-SERVICES": self._write_services(),
+            "KUBE-CLUSTER-IP": self._write_cluster_ip(),
             "KUBE-LOAD-BALANCER": [
-                f"{self._match(Set.LOAD_BALANCER_LOCAL)} {LOCAL_SOURCE} -j KUBE-MARK-MASQ",
-                comment("Kubernetes service load balancer ip + port with externalTrafficPolicy=local")
-                + f" {self._match(Set.LOAD_BALANCER_LOCAL)} -j RETURN",
+                f"{self._match_set(Set.LOAD_BALANCER_LOCAL)} {LOCAL_SOURCE} -j KUBE-MARK-MASQ",
+                match_comment("Kubernetes service load balancer ip + port with externalTrafficPolicy=local")
+                + f" {self._match_set(Set.LOAD_BALANCER_LOCAL)} -j RETURN",
                 "-j KUBE-MARK-MASQ",
             ],
-            "KUBE-NODE-PORT": self._node_port(),
+            "KUBE-NODE-PORT": self._write_node_port(),
             "KUBE-POSTROUTING": [
-                comment("Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose")
-                + f" {self._match(Set.LOOP_BACK, 'dst,dst,src')} -j MASQUERADE",
+                match_comment("Kubernetes endpoints dst ip:port, source ip for solving hairpin purpose")
+                + f" {self._match_set(Set.LOOP_BACK, 'dst,dst,src')} -j MASQUERADE",
                 f"-j {ranges.HAIRPIN}",
                 f"-m mark ! --mark {self._mark} -j RETURN",
                 f"-j MARK --set-xmark {self._node.masquerade_mark:#x}/0x0",
-                comment("kubernetes service traffic requiring SNAT") + " -j MASQUERADE --random-fully",
+                match_comment("kubernetes service traffic requiring SNAT") + " -j MASQUERADE --random-fully",
             ],
         }
 
-    def filter(self) -> dict[str, Iterable[str]]:
-        firewall = _jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL")
-        nobody = _jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS")
+    def write_filter(self) -> dict[str, Iterable[str]]:
+        firewall = _write_jump("kube-proxy firewall rules", "KUBE-PROXY-FIREWALL")
+        nobody = _write_jump("kubernetes no endpoints", "KUBE-NO-ENDPOINTS")
         return {
             "INPUT": [
                 firewall,
                 nobody,
-                _jump("kubernetes health check rules", "KUBE-NODE-PORT"),
-                _jump("kubernetes ipvs access filter", "KUBE-IPVS-FILTER"),
+                _write_jump("kubernetes health check rules", "KUBE-NODE-PORT"),
+                _write_jump("kubernetes ipvs access filter", "KUBE-IPVS-FILTER"),
             ],
-            "FORWARD": [firewall, nobody, _jump("kubernetes forwarding rules", "KUBE-FORWARD")],
+            "FORWARD": [firewall, nobody, _write_jump("kubernetes forwarding rules", "KUBE-FORWARD")],
             "OUTPUT": [nobody],
             "KUBE-NO-ENDPOINTS": self._reject_without_endpoints(),
             "KUBE-NODE-PORT": [
-                comment("Kubernetes health check node port") + f" {self._match(Set.HEALTH_CHECK, 'dst')} -j ACCEPT"
+                match_comment("Kubernetes health check node port")
+                + f" {self._match_set(Set.HEALTH_CHECK, 'dst')} -j ACCEPT"
             ],
-            "KUBE-IPVS-FILTER": self._access(),
-            ranges.NOBODY: self._refusal(),
-            ranges.STRAYS: self._refusal(),
+            "KUBE-IPVS-FILTER": self._write_access(),
+            ranges.NOBODY: self._write_refusal(),
+            ranges.STRAYS: self._write_refusal(),
             "KUBE-FORWARD": [
-                comment("kubernetes forwarding rules") + f" -m mark --mark {self._mark} -j ACCEPT",
-                comment("kubernetes forwarding conntrack rule")
+                match_comment("kubernetes forwarding rules") + f" -m mark --mark {self._mark} -j ACCEPT",
+                match_comment("kubernetes forwarding conntrack rule")
                 + " -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT",
             ],
-            **self._firewall(),
+            **self._write_firewall(),
         }
 
-    def _firewall(self) -> dict[str, Iterable[str]]:
+    def _write_firewall(self) -> dict[str, Iterable[str]]:
         return {
             "KUBE-PROXY-FIREWALL": [
-                comment("Kubernetes service load balancer ip + port for load balancer with sourceRange")
-                + f" {self._match(Set.LOAD_BALANCER_FW)} -j KUBE-SOURCE-RANGES-FIREWALL",
+                match_comment("Kubernetes service load balancer ip + port for load balancer with sourceRange")
+                + f" {self._match_set(Set.LOAD_BALANCER_FW)} -j KUBE-SOURCE-RANGES-FIREWALL",
                 f"-j {ranges.FIREWALL}",
-                f"{NEW} {self._match(Set.NO_LOCAL_ENDPOINTS)} -j KUBE-NO-LOCAL-ENDPOINTS",
+                f"{NEW} {self._match_set(Set.NO_LOCAL_ENDPOINTS)} -j KUBE-NO-LOCAL-ENDPOINTS",
                 f"-j {ranges.NO_LOCAL}",
-                *self._strays(),
+                *self._write_strays(),
             ],
             "KUBE-SOURCE-RANGES-FIREWALL": [
-                f"{self._match(Set.SOURCE_CIDR, 'dst,dst,src')} -j RETURN",
-                f"{self._match(Set.SOURCE_IP, 'dst,dst,src')} -j RETURN",
+                f"{self._match_set(Set.SOURCE_CIDR, 'dst,dst,src')} -j RETURN",
+                f"{self._match_set(Set.SOURCE_IP, 'dst,dst,src')} -j RETURN",
                 "-j DROP",
             ],
             "KUBE-NO-LOCAL-ENDPOINTS": [
-                comment("internalTrafficPolicy Local") + f" {self._match(Set.CLUSTER_IP)} -j DROP",
+                match_comment("internalTrafficPolicy Local") + f" {self._match_set(Set.CLUSTER_IP)} -j DROP",
                 *(f"{pod} -j RETURN" for pod in self._pods),
                 f"{LOCAL_SOURCE} -j RETURN",
                 "-j DROP",
             ],
         }
 
-    def _strays(self) -> Rules:
+    def _write_strays(self) -> Rules:
         """Drop packets to a ServiceCIDR address that no Service has."""
-        cidrs, ips = self._node.service_cidrs, self._name(Set.IPVS_IPS)
-        served = (f"{self._match(which)} -j RETURN" for which in (Set.ROUTED, Set.NO_ENDPOINTS) if cidrs)
+        cidrs, ips = self._node.service_cidrs, self._set_name(Set.IPVS_IPS)
+        served = (f"{self._match_set(which)} -j RETURN" for which in (Set.ROUTED, Set.NO_ENDPOINTS) if cidrs)
         return (*served, *(f"-d {cidr} -m set ! --match-set {ips} dst -j DROP" for cidr in cidrs))
 
-    def _services(self) -> Rules:
-        cluster = self._match(Set.CLUSTER_IP)
-        balancer, external = self._match(Set.LOAD_BALANCER), self._match(Set.EXTERNAL_IP)
-        local = self._match(Set.EXTERNAL_IP_LOCAL)
+    def _write_services(self) -> Rules:
+        cluster = self._match_set(Set.CLUSTER_IP)
+        balancer, external = self._match_set(Set.LOAD_BALANCER), self._match_set(Set.EXTERNAL_IP)
+        local = self._match_set(Set.EXTERNAL_IP_LOCAL)
         return (
             f"-s {LOOPBACK[self._node.family]} -j RETURN",
-            comment("Kubernetes service lb portal") + f" {balancer} -j KUBE-LOAD-BALANCER",
-            comment("Kubernetes service cluster ip + port for masquerade purpose") + f" {cluster} -j KUBE-CLUSTER-IP",
-            comment("Kubernetes service external ip + port for masquerade and filter purpose")
+            match_comment("Kubernetes service lb portal") + f" {balancer} -j KUBE-LOAD-BALANCER",
+            match_comment("Kubernetes service cluster ip + port for masquerade purpose")
+            + f" {cluster} -j KUBE-CLUSTER-IP",
+            match_comment("Kubernetes service external ip + port for masquerade and filter purpose")
             + f" {external} -j KUBE-MARK-MASQ",
             f"{local} {LOCAL_SOURCE} -j KUBE-MARK-MASQ",
             *(f"{match} -j ACCEPT" for match in (cluster, balancer, external, local)),
@@ -219,47 +221,47 @@ class _Rules:
             f"{LOCAL_DESTINATION} -j KUBE-NODE-PORT",
         )
 
-    def _cluster_ip(self) -> Rules:
+    def _write_cluster_ip(self) -> Rules:
         """Mark packets to ClusterIPs that come from no Pod.
 
         A local process without a bound source has the VIP itself as its source.
         """
         if self._node.masquerade_all:
             return ("-j KUBE-MARK-MASQ",)
-        own = f"{self._match(Set.CLUSTER_IP, 'src,dst')} -j KUBE-MARK-MASQ"
+        own = f"{self._match_set(Set.CLUSTER_IP, 'src,dst')} -j KUBE-MARK-MASQ"
         if self._node.pod_traffic is None:
             return (own,)
         return (own, *(f"{pod} -j RETURN" for pod in self._pods), "-j KUBE-MARK-MASQ")
 
-    def _node_port(self) -> Rules:
+    def _write_node_port(self) -> Rules:
         rules: list[str] = []
         for protocol, everyone, local, where in (
             ("tcp", Set.NODE_PORT_TCP, Set.NODE_PORT_LOCAL_TCP, "dst"),
             ("udp", Set.NODE_PORT_UDP, Set.NODE_PORT_LOCAL_UDP, "dst"),
             ("sctp", Set.NODE_PORT_SCTP, Set.NODE_PORT_LOCAL_SCTP, "dst,dst"),
         ):
-            kept = f"-p {protocol} {self._match(local, where)}"
+            kept = f"-p {protocol} {self._match_set(local, where)}"
             rules += (
                 f"{kept} {LOCAL_SOURCE} -j KUBE-MARK-MASQ",
                 f"{kept} -j RETURN",
-                f"-p {protocol} {self._match(everyone, where)} -j KUBE-MARK-MASQ",
+                f"-p {protocol} {self._match_set(everyone, where)} -j KUBE-MARK-MASQ",
             )
         return tuple(rules)
 
-    def _access(self) -> Rules:
+    def _write_access(self) -> Rules:
         """Protect the host's own ports at the VIPs; reject ports that no Service serves."""
         passes = (Set.LOAD_BALANCER, Set.CLUSTER_IP, Set.EXTERNAL_IP, Set.EXTERNAL_IP_LOCAL, Set.DIRECT_RETURN)
-        others = f"{NEW} {self._match(Set.IPVS_IPS, 'dst')}"
+        others = f"{NEW} {self._match_set(Set.IPVS_IPS, 'dst')}"
         return (
-            *(f"{self._match(which)} -j RETURN" for which in passes),
-            f"{self._match(Set.HEALTH_CHECK, 'dst')} -j RETURN",
+            *(f"{self._match_set(which)} -j RETURN" for which in passes),
+            f"{self._match_set(Set.HEALTH_CHECK, 'dst')} -j RETURN",
             f"{others} -j {ranges.MARKS}",
         )
 
     def _reject_without_endpoints(self) -> Rules:
         """Reject packets to frontends without endpoints, in INPUT and in FORWARD."""
-        reset, unreachable = (refuse(self._node.family, protocol) for protocol in (Protocol.TCP, None))
-        nobody = f"{NEW} {self._match(Set.NO_ENDPOINTS)}"
+        reset, unreachable = (write_reject_target(self._node.family, protocol) for protocol in (Protocol.TCP, None))
+        nobody = f"{NEW} {self._match_set(Set.NO_ENDPOINTS)}"
         return (
             # A reset reaches a client inside connect(); Linux ignores an ICMP error at that point.
             f"-p tcp {nobody} {reset}",
@@ -267,24 +269,24 @@ class _Rules:
             f"-j {ranges.NO_ENDPOINTS}",
         )
 
-    def _refusal(self) -> Rules:
-        reset, unreachable = (refuse(self._node.family, protocol) for protocol in (Protocol.TCP, None))
+    def _write_refusal(self) -> Rules:
+        reset, unreachable = (write_reject_target(self._node.family, protocol) for protocol in (Protocol.TCP, None))
         return (f"-p tcp {reset}", unreachable)
 
-    def _name(self, which: Set) -> str:
+    def _set_name(self, which: Set) -> str:
         return set_name(self._node.family, which)
 
-    def _match(self, which: Set, where: str = "dst,dst") -> str:
-        return f"-m set --match-set {self._name(which)} {where}"
+    def _match_set(self, which: Set, where: str = "dst,dst") -> str:
+        return f"-m set --match-set {self._set_name(which)} {where}"
 
 
-def _jump_for_requests(note: str, target: str) -> str:
+def _write_jump_for_requests(note: str, target: str) -> str:
     """Jump with packets of the connection's original direction.
 
     IPVS would take answers to a host for a client's packets.
     """
-    return f"{ASKING} {_jump(note, target)}"
+    return f"{ASKING} {_write_jump(note, target)}"
 
 
-def _jump(note: str, target: str) -> str:
-    return f"{comment(note)} -j {target}"
+def _write_jump(note: str, target: str) -> str:
+    return f"{match_comment(note)} -j {target}"

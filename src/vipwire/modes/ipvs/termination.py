@@ -34,12 +34,12 @@ class GracefulTermination:
     def __iter__(self) -> Iterator[RealServer]:
         return (real for reals in self._until.values() for real in reals)
 
-    def begin(self, real: RealServer, now: float, seconds: int | None) -> None:
+    def begin_draining(self, real: RealServer, now: float, seconds: int | None) -> None:
         """Start to drain a real server, for at most `seconds`."""
         self._until.setdefault(real.server, {}).setdefault(real, None if seconds is None else now + seconds)
         self._begun[real.server] = None
 
-    def end(self, real: RealServer) -> None:
+    def end_draining(self, real: RealServer) -> None:
         if reals := self._until.get(real.server):
             reals.pop(real, None)
             if not reals:
@@ -56,17 +56,17 @@ class GracefulTermination:
             return 0.0
         return max(0.0, self._look_at - now) if self._until else None
 
-    def servers(self, now: float) -> Mapping[VirtualServer, tuple[RealServer, ...]]:
+    def servers_to_check(self, now: float) -> Mapping[VirtualServer, tuple[RealServer, ...]]:
         """Return the real servers to look at now, by virtual server: all draining ones, or the new ones."""
         wanted = self._until if now >= self._look_at else self._begun
         return {server: tuple(self._until[server]) for server in wanted}
 
-    def expired(self, real: RealServer, now: float) -> bool:
+    def has_expired(self, real: RealServer, now: float) -> bool:
         until = self._until.get(real.server, {}).get(real)
         return until is not None and now >= until
 
     def record_look(self, began: float, now: float) -> None:
-        """Note that the result of `servers` at time `began` has been looked at."""
+        """Note that the result of `servers_to_check` at time `began` has been looked at."""
         if began >= self._look_at:
             self._look_at = now + max(LOOK_SECONDS, 20 * (now - began))
         self._begun.clear()
@@ -97,13 +97,13 @@ class DrainingMarks:
         self._entries.clear()
         self._scheduling.clear()
 
-    def take_back(self, parts: DeltaByKind) -> None:
+    def reuse_marks(self, parts: DeltaByKind) -> None:
         """Turn additions of virtual servers that still drain into changes."""
         for server in [each for each in parts.servers.added if each in self._entries]:
             parts.servers.changed[server] = (self._scheduling[server], parts.servers.added.pop(server))
-            self._forget(server, parts)
+            self._forget_mark(server, parts)
 
-    def begin(self, parts: DeltaByKind, left: Mapping[ObjectKey, Object], masquerade: int) -> None:
+    def begin_draining(self, parts: DeltaByKind, left: Mapping[ObjectKey, Object], masquerade: int) -> None:
         """Take the virtual servers that should drain out of the removals."""
         drains = {real.server for real in parts.reals.removed} | {real.server for real in self._terminating}
         gone = [
@@ -121,7 +121,7 @@ class DrainingMarks:
             for each in (mark, mark ^ masquerade):
                 server = VirtualServer(0, Address(b""), 0, each)
                 if server in parts.servers.removed and server in drains:
-                    self._keep(server, named, mark, parts)
+                    self._keep_mark(server, named, mark, parts)
 
     def _is_still_served(self, entry: SetEntry, parts: DeltaByKind, left: Mapping[ObjectKey, Object]) -> bool:
         """Report whether a frontend that loses this mark is still served by other means."""
@@ -135,23 +135,23 @@ class DrainingMarks:
             )
         )
 
-    def _keep(self, server: VirtualServer, named: SetEntry, mark: int, parts: DeltaByKind) -> None:
+    def _keep_mark(self, server: VirtualServer, named: SetEntry, mark: int, parts: DeltaByKind) -> None:
         self._scheduling[server], self._entries[server] = parts.servers.removed.pop(server), named
         parts.entries.removed.pop(named, None)
         parts.entries.added[named] = mark
 
-    def _forget(self, server: VirtualServer, parts: DeltaByKind) -> None:
+    def _forget_mark(self, server: VirtualServer, parts: DeltaByKind) -> None:
         entry = self._entries.pop(server)
         del self._scheduling[server]
         if entry not in self._entries.values() and entry not in parts.entries.added:
             parts.entries.removed[entry] = 0
 
-    def ended(self) -> DeltaByKind:
+    def take_ended(self) -> DeltaByKind:
         """Return the removals of virtual servers whose connections have ended, and forget them."""
         parts, busy = DeltaByKind(), {real.server for real in self._terminating}
         for server in [each for each in self._entries if each not in busy]:
             parts.servers.removed[server] = self._scheduling[server]
-            self._forget(server, parts)
+            self._forget_mark(server, parts)
         return parts
 
 
@@ -169,7 +169,7 @@ class TerminationPolicy:
     def __contains__(self, server: VirtualServer) -> bool:
         return server in self._servers
 
-    def note(self, plan: ServicePlan, own: Mapping[ObjectKey, Object], seconds: int | None) -> None:
+    def note_plan(self, plan: ServicePlan, own: Mapping[ObjectKey, Object], seconds: int | None) -> None:
         """Store a Service and its objects; `seconds` limits the termination of its connections."""
         servers = [key for key in own if isinstance(key, VirtualServer)]
         self._servers.update(servers)
@@ -205,7 +205,7 @@ class TerminationPolicy:
             return (real.address, real.port) in serving
         return real.server.protocol not in _DATAGRAMS
 
-    def seconds(self, real: RealServer) -> int | None:
+    def seconds_for(self, real: RealServer) -> int | None:
         """Return the termination time; None: until the last connection has ended."""
         return self._seconds.get(real.server)
 

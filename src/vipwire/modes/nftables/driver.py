@@ -14,7 +14,7 @@ from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.modes.nftables.kernel import NftablesBackend, delete_table
 from vipwire.modes.nftables.mode import MODE
-from vipwire.modes.nftables.probe import obstacle_to_offloading, probe
+from vipwire.modes.nftables.probe import find_offloading_obstacle, probe_kernel
 from vipwire.modes.nftables.table.names import DSTNAT, SRCNAT, TABLE
 from vipwire.modes.nftables.table.text import table_name
 from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities, Remains, RemovalResult, clean_by
@@ -24,22 +24,22 @@ _KUBE_PROXYS_CHAIN: Final = "nat-prerouting"
 """Distinguishes kube-proxy's table from another program's table of that name (pkg/proxy/nftables/proxier.go)."""
 
 
-def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
+def _build_modes(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
     require_nftables()
     families = tuple(families)
     if prepare:
-        probe(families)
-    packets = _offload_after(config.nftables.offload_packet_threshold, families, warn=prepare)
+        probe_kernel(families)
+    packets = _check_offloading(config.nftables.offload_packet_threshold, families, warn=prepare)
     generations, counters = Generations(), config.counters.level
     return {family: NftablesBackend(family, generations, counters, offload_after=packets) for family in families}
 
 
-def _offload_after(packets: int, families: Iterable[Family], *, warn: bool) -> int:
+def _check_offloading(packets: int, families: Iterable[Family], *, warn: bool) -> int:
     """Return `packets`, or 0 if the kernel lacks flowtables.
 
     A viewer must do the same as the proxy, or it would report a permanent difference.
     """
-    if packets and (obstacle := obstacle_to_offloading(families)):
+    if packets and (obstacle := find_offloading_obstacle(families)):
         if warn:
             log.warning("not offloading connections; all packets meet the rules", reason=obstacle)
         return 0
@@ -54,14 +54,14 @@ class TableRemains(Remains):
 
     def before_rules(self) -> RemovalResult:
         """Delete the tables: no open connection needs their rules."""
-        found = _tables_left(self._family, ours=self._ours)
+        found = _list_tables_left(self._family, ours=self._ours)
         with NetlinkSocket(NETLINK_NETFILTER) as sock:
             for name in found:
                 delete_table(sock, self._family, name)
         return RemovalResult(removed=tuple(f"table {table_name(self._family, name)}" for name in found))
 
 
-def _tables_left(family: Family, *, ours: bool) -> list[str]:
+def _list_tables_left(family: Family, *, ours: bool) -> list[str]:
     """Name kube-proxy's table, and with `ours` vipwire's. Raise OSError if the kernel does not list them."""
     with NetlinkSocket(NETLINK_NETFILTER) as sock:
         try:
@@ -77,7 +77,7 @@ def _tables_left(family: Family, *, ours: bool) -> list[str]:
 
 def _has_chain(sock: NetlinkSocket, family: Family, table: str, name: str) -> bool:
     payloads = sock.dump(MessageType.GETCHAIN, encode.list_objects(family, table))
-    chains = [decode.chain(payload) for payload in payloads]
+    chains = [decode.decode_chain(payload) for payload in payloads]
     return any(chain.table == table and chain.name == name for chain in chains)
 
 
@@ -86,15 +86,15 @@ def _find_remains(family: Family, running: ModeSpec) -> TableRemains:
 
 
 DRIVER: Final = Driver(
-    build=_build,
-    supposed=lambda config, families: _build(config, families, prepare=False),
-    attempt=lambda _, families: probe(families),
+    build=_build_modes,
+    supposed=lambda config, families: _build_modes(config, families, prepare=False),
+    attempt=lambda _, families: probe_kernel(families),
     sysctls=lambda _: (),
     priorities=NatPriorities(DSTNAT, DSTNAT, TABLE, SRCNAT),
     kernel_counters={},
-    cleaners=clean_by(_build),
+    cleaners=clean_by(_build_modes),
     owner=lambda _: None,
     remains=_find_remains,
-    translates=lambda family: bool(_tables_left(family, ours=True)),
+    translates=lambda family: bool(_list_tables_left(family, ours=True)),
     before_first_commit=lambda backend, _others: backend,
 )

@@ -95,7 +95,7 @@ class FlowtableDevices:
         operations = add_devices(self._family, TABLE, FASTPATH, wanted.priority, wanted.flags, sorted(missing))
         first = self._socket.sequence(len(operations) + 2)
         self._socket.drain()
-        self._socket.send(*encode.transaction(operations, first))
+        self._socket.send(*encode.encode_transaction(operations, first))
         refused = [answer for answer in self._socket.acknowledgements() if answer.errno]
         if not refused:
             self._generations.count_own(1)

@@ -20,11 +20,11 @@ from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.model.problem import Problem
-from vipwire.modes.nftables.language import SetSpec, compile_set, describe, same_rule, same_set
+from vipwire.modes.nftables.language import SetSpec, compile_set, describe_expressions, is_same_rule, is_same_set
 from vipwire.modes.nftables.mode import LACKS
-from vipwire.modes.nftables.probe import LACKING, advice
+from vipwire.modes.nftables.probe import LACKING, describe_advice
 from vipwire.modes.nftables.table import fastpath, text
-from vipwire.modes.nftables.table.counts import COUNTING, counted_by, counts
+from vipwire.modes.nftables.table.counts import COUNTING, count_by_service, counted_by
 from vipwire.modes.nftables.table.names import (
     CHAIN,
     FLOWTABLE,
@@ -37,7 +37,7 @@ from vipwire.modes.nftables.table.names import (
     ObjectKey,
     is_memory,
 )
-from vipwire.modes.nftables.table.pools import find_written_chain, memory_set
+from vipwire.modes.nftables.table.pools import build_affinity_set, find_written_chain
 from vipwire.modes.nftables.table.read import (
     LARGE,
     NOTHING_AHEAD,
@@ -48,11 +48,11 @@ from vipwire.modes.nftables.table.read import (
     read_counted,
     read_elements,
 )
-from vipwire.modes.nftables.table.render import render
-from vipwire.modes.nftables.table.script import DescribedOperation, replacing_sets, steps
+from vipwire.modes.nftables.table.render import render_service
+from vipwire.modes.nftables.table.script import DescribedOperation, build_operations, replace_sets
 from vipwire.modes.nftables.table.sizes import SIZED, SetSizes, refers_to
-from vipwire.modes.nftables.table.skeleton import HOOKED, compiled, node_objects
-from vipwire.plan.annotations import NOTHING, in_vain
+from vipwire.modes.nftables.table.skeleton import HOOKED, compile_cached, node_objects
+from vipwire.plan.annotations import NOTHING, find_ineffective
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -121,14 +121,14 @@ class NftablesBackend:
         return objects
 
     def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
-        return render(self.family, plan)
+        return render_service(self.family, plan)
 
     def describe(self, key: ObjectKey) -> str:
-        return text.describe(self.family, key)
+        return text.describe_key(self.family, key)
 
     def changed(self) -> bool:
         """Report whether another program has committed since vipwire's last commit or observation."""
-        return self._generations.look() != self._foreign
+        return self._generations.observe() != self._foreign
 
     def listen(self) -> "CommitListener":
         """Hear of other programs' commits to the table; see `Listening`."""
@@ -136,9 +136,9 @@ class NftablesBackend:
 
     def read_ahead(self) -> None:
         """List the large sets, if the table exists; see `ReadsAhead`."""
-        before = self._generations.look()
+        before = self._generations.observe()
         if has_table(self._socket, self.family):
-            sets = self._dump(MessageType.GETSET, decode.declaration)
+            sets = self._dump_objects(MessageType.GETSET, decode.decode_set_declaration)
             wanted = [each for each in sets if each.name not in COUNTING and not is_memory(each.name)]
             self._ahead = before, read_ahead(self._socket, self.family, wanted, range(self.worthwhile, self.large))
 
@@ -148,16 +148,16 @@ class NftablesBackend:
         self._ahead = -1, NOTHING_AHEAD
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            before = self._generations.look()
+            before = self._generations.observe()
             try:
-                objects = self._read(ahead if seen == before else NOTHING_AHEAD)
+                objects = self._read_objects(ahead if seen == before else NOTHING_AHEAD)
             except DumpInterruptedError:
                 continue
             except NetlinkError as error:
                 if error.errno != errno.ENOENT:
                     raise
                 objects = {}  # the table disappeared during the read
-            if self._generations.look() == before:
+            if self._generations.observe() == before:
                 self._foreign = before
                 self._note_flowtable(there=fastpath.KEY in objects)
                 return objects
@@ -166,8 +166,8 @@ class NftablesBackend:
     def commit(self, delta: Delta[ObjectKey, Object]) -> int:
         """Send one transaction; return its size in bytes."""
         made = self._sizes.choose_sizes(delta)
-        planned = steps(self.family, delta, recreate=self._recreate, sizes=made)
-        size = self._send(planned, lambda: text.script(self.family, delta), len(delta))
+        planned = build_operations(self.family, delta, recreate=self._recreate, sizes=made)
+        size = self._send_transaction(planned, lambda: text.write_script(self.family, delta), len(delta))
         self._recreate = False
         self._sizes.note_sizes(made)
         self._sizes.note_elements(delta)
@@ -191,20 +191,22 @@ class NftablesBackend:
         for key, value in (item for objects in held for item in objects.items()):
             if key[0] in sizes:
                 elements[key] = value
-            elif key[0] == CHAIN and (chain := self._chain(key[1].decode())) and refers_to(chain, sizes):
+            elif key[0] == CHAIN and (chain := self._read_chain(key[1].decode())) and refers_to(chain, sizes):
                 chains[key[1].decode()] = chain
         larger = [replace(spec, size=sizes[spec.name]) for spec in sets]
-        planned = replacing_sets(self.family, larger, elements, chains)
-        size = self._send(planned, lambda: [step.words for step in planned], len(elements))
+        planned = replace_sets(self.family, larger, elements, chains)
+        size = self._send_transaction(planned, lambda: [step.words for step in planned], len(elements))
         self._sizes.note_sizes(sizes)
         return size
 
-    def _send(self, planned: list[DescribedOperation], script: Callable[[], Iterable[str]], count: int) -> int:
+    def _send_transaction(
+        self, planned: list[DescribedOperation], script: Callable[[], Iterable[str]], count: int
+    ) -> int:
         """Send one transaction of `count` objects; return its size in bytes.
 
         Raise CommitError, with `script`, if the kernel refuses.
         """
-        with self._generations.committing(count):
+        with self._generations.pause_during_own_commit(count):
             return self._send_expecting(planned, script)
 
     def _send_expecting(self, planned: list[DescribedOperation], script: Callable[[], Iterable[str]]) -> int:
@@ -213,10 +215,10 @@ class NftablesBackend:
         first, size, refused = self._transact(operations, expected)
         if refused is not None and refused.errno == errno.ERESTART and expected is not None:
             expected = None
-            self._generations.look()  # takes note of other programs' commits
+            self._generations.observe()  # takes note of other programs' commits
             first, size, refused = self._transact(operations, None)
         if refused is not None:
-            raise self._refusal(planned, first, refused, script)
+            raise self._explain_refusal(planned, first, refused, script)
         if expected is None:
             self._generations.count_own(1)
         else:
@@ -228,7 +230,7 @@ class NftablesBackend:
     ) -> tuple[int, int, Acknowledgement | None]:
         """Send one transaction; return its first sequence number, its size in bytes, and the kernel's refusal."""
         first = self._socket.sequence(len(operations) + 2)
-        batch = encode.transaction(operations, first, generation)
+        batch = encode.encode_transaction(operations, first, generation)
         self._socket.drain()
         try:
             size = self._socket.send(*batch)
@@ -251,24 +253,24 @@ class NftablesBackend:
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List the wishes of a Service that nftables mode cannot fulfil; see `Selective`."""
-        return () if plan.wishes is NOTHING else tuple(in_vain(plan.name, plan.wishes, LACKS))
+        return () if plan.wishes is NOTHING else tuple(find_ineffective(plan.name, plan.wishes, LACKS))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Read the counting sets, over a separate socket."""
         if not self._counters:
             raise CommitError("counting is off (--counters=none)")
-        return counts(self.family, plans, read_counted(self.family, COUNTING), endpoints=endpoints)
+        return count_by_service(self.family, plans, read_counted(self.family, COUNTING), endpoints=endpoints)
 
     def adopt_settings(self, explicit: frozenset[str]) -> None:
         """Take the counter level and the offload threshold of the kernel's table; see `AdoptsSettings`."""
         if not explicit & COUNTER_FIELDS:
-            chains = {chain.name for chain in self._dump(MessageType.GETCHAIN, decode.chain)}
+            chains = {chain.name for chain in self._dump_objects(MessageType.GETCHAIN, decode.decode_chain)}
             if "services" in chains:
                 self._counters = counted_by(chains)
         if OFFLOAD_FIELD not in explicit:
-            rules = self._dump(MessageType.GETRULE, decode.rule)
+            rules = self._dump_objects(MessageType.GETRULE, decode.decode_rule)
             entries = (rule.expressions for rule in rules if rule.chain.encode() == fastpath.ENTRY[1])
-            self._offload_after = next((fastpath.threshold(self.family, each) for each in entries), 0)
+            self._offload_after = next((fastpath.read_threshold(self.family, each) for each in entries), 0)
 
     def delete(self) -> bool:
         """Delete the table; report whether it existed."""
@@ -277,7 +279,7 @@ class NftablesBackend:
         delete_table(self._socket, self.family, TABLE)
         return True
 
-    def _refusal(
+    def _explain_refusal(
         self,
         planned: list[DescribedOperation],
         first: int,
@@ -286,29 +288,31 @@ class NftablesBackend:
     ) -> CommitError:
         refused = encode.find_refused(planned, first, answer.sequence)
         what = refused.words if refused else "the transaction as a whole"
-        lacking = advice(what) if answer.errno in LACKING else ""
+        lacking = describe_advice(what) if answer.errno in LACKING else ""
         return CommitError(
-            "; ".join(filter(None, (f"table {text.table_name(self.family)}: {what}: {_reason(answer)}", lacking))),
+            "; ".join(
+                filter(None, (f"table {text.table_name(self.family)}: {what}: {_describe_answer(answer)}", lacking))
+            ),
             transaction="\n".join(script()),
             errno=answer.errno,
         )
 
-    def _read(self, ahead: Listings) -> dict[ObjectKey, Object]:
+    def _read_objects(self, ahead: Listings) -> dict[ObjectKey, Object]:
         self._recreate = False
         self._sizes = SetSizes()
         if not has_table(self._socket, self.family):
             return {}
         objects: dict[ObjectKey, Object] = dict(self._read_chains())
-        for found in self._dump(MessageType.GETFLOWTABLE, flowtables.decode_flowtable):
+        for found in self._dump_objects(MessageType.GETFLOWTABLE, flowtables.decode_flowtable):
             objects[FLOWTABLE, found.name.encode()] = FlowtableSpec(found.priority, found.flags)
-        declared = self._dump(MessageType.GETSET, decode.declaration)
+        declared = self._dump_objects(MessageType.GETSET, decode.decode_set_declaration)
         for item in declared:
             key = (SET, item.name.encode())
-            ours = memory_set(self.family, item.name) if is_memory(item.name) else self._known.get(key)
+            ours = build_affinity_set(self.family, item.name) if is_memory(item.name) else self._known.get(key)
             if isinstance(ours, SetSpec) and not self._is_declared(ours, item):
                 self._recreate = True
             objects[key] = ours if isinstance(ours, SetSpec) else SetSpec(item.name, ())
-        if self._recreate or self._wrong_hook(objects):
+        if self._recreate or self._has_wrong_hook(objects):
             self._recreate = True
             return {}
         wanted = [item for item in declared if (SET, item.name.encode()) in self._known and item.name not in COUNTING]
@@ -319,15 +323,15 @@ class NftablesBackend:
     def _is_declared(self, ours: SetSpec, found: decode.SetDeclaration) -> bool:
         """Report whether the kernel has this set, with any size if it is a hash that vipwire enlarges."""
         spec = replace(ours, size=found.size) if ours.name in SIZED else ours
-        return same_set(compile_set(spec, self.family), found.attributes)
+        return is_same_set(compile_set(spec, self.family), found.attributes)
 
-    def _dump(self, kind: MessageType, read: Callable[[memoryview], T]) -> list[T]:
+    def _dump_objects(self, kind: MessageType, read: Callable[[memoryview], T]) -> list[T]:
         """Return all chains, rules or sets of the table: the kernel does not filter every kind by table."""
         request = encode.list_objects(self.family, TABLE)
         found = [read(payload) for payload in self._socket.dump(kind, request)]
         return [item for item in found if item.table == TABLE]
 
-    def _wrong_hook(self, objects: Mapping[ObjectKey, Object]) -> bool:
+    def _has_wrong_hook(self, objects: Mapping[ObjectKey, Object]) -> bool:
         """Report whether vipwire must write the whole table anew.
 
         vipwire must if the kernel's flowtable is not the wanted one, or if a chain has a hook where the wanted chain
@@ -344,26 +348,28 @@ class NftablesBackend:
 
     def _read_chains(self) -> Iterator[tuple[ObjectKey, Chain]]:
         rules: dict[str, list[bytes]] = {}
-        for rule in self._dump(MessageType.GETRULE, decode.rule):
+        for rule in self._dump_objects(MessageType.GETRULE, decode.decode_rule):
             rules.setdefault(rule.chain, []).append(rule.expressions)
-        for chain in self._dump(MessageType.GETCHAIN, decode.chain):
+        for chain in self._dump_objects(MessageType.GETCHAIN, decode.decode_chain):
             key = (CHAIN, chain.name.encode())
-            yield key, Chain(self._recognise_rules(key, rules.get(chain.name, [])), _hook(chain))
+            yield key, Chain(self._recognise_rules(key, rules.get(chain.name, [])), _convert_hook(chain))
 
-    def _chain(self, name: str) -> Chain | None:
+    def _read_chain(self, name: str) -> Chain | None:
         """Return the chain that vipwire writes under this name."""
         known = self._known.get((CHAIN, name.encode())) or find_written_chain(self.family, name)
         return known if isinstance(known, Chain) else None
 
     def _recognise_rules(self, key: ObjectKey, found: Iterable[bytes]) -> tuple[str, ...]:
         """Replace the kernel's rules by the equal texts of vipwire."""
-        known = self._chain(key[1].decode())
+        known = self._read_chain(key[1].decode())
         ours = known.rules if known else ()
 
         def text(place: int, expressions: bytes) -> str:
             likely = ours[place : place + 1]
-            equal = (rule for rule in (*likely, *ours) if same_rule(compiled(rule, self.family), expressions))
-            return next(equal, f"# {describe(expressions)}")
+            equal = (
+                rule for rule in (*likely, *ours) if is_same_rule(compile_cached(rule, self.family), expressions)
+            )
+            return next(equal, f"# {describe_expressions(expressions)}")
 
         return tuple(text(place, expressions) for place, expressions in enumerate(found))
 
@@ -371,19 +377,19 @@ class NftablesBackend:
 def delete_table(sock: NetlinkSocket, family: Family, name: str) -> None:
     """Delete a table unless another program has deleted it. Raise CommitError if the kernel refuses."""
     first = sock.sequence(3)
-    sock.send(*encode.transaction([encode.delete_table(family, name)], first))
+    sock.send(*encode.encode_transaction([encode.delete_table(family, name)], first))
     for answer in sock.acknowledgements():
         if answer.errno not in (0, errno.ENOENT):
             raise CommitError(
-                f"cannot delete table {text.table_name(family, name)}: {_reason(answer)}", errno=answer.errno
+                f"cannot delete table {text.table_name(family, name)}: {_describe_answer(answer)}", errno=answer.errno
             )
 
 
-def _hook(chain: decode.ListedChain) -> Hook | None:
+def _convert_hook(chain: decode.ListedChain) -> Hook | None:
     hook = chain.hook
     return None if hook is None else Hook(hook.type, _HOOK_NAMES.get(hook.hook, str(hook.hook)), hook.priority)
 
 
-def _reason(answer: Acknowledgement) -> str:
+def _describe_answer(answer: Acknowledgement) -> str:
     name = errno.errorcode.get(answer.errno, str(answer.errno))
     return f"{name} ({answer.text})" if answer.text else name

@@ -21,7 +21,7 @@ from vipwire.linux.netlink.nftables.encode import Operation
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.nftables.language import SetSpec
-from vipwire.modes.nftables.table.counts import CONNECTIONS, connection_chains, counting_sets
+from vipwire.modes.nftables.table.counts import CONNECTIONS, build_connection_chains, list_counting_sets
 from vipwire.modes.nftables.table.names import (
     CHAIN,
     DSTNAT,
@@ -37,9 +37,9 @@ from vipwire.modes.nftables.table.names import (
     ObjectKey,
     Space,
 )
-from vipwire.modes.nftables.table.pools import memory_set
-from vipwire.modes.nftables.table.script import DescribedOperation, steps
-from vipwire.modes.nftables.table.skeleton import RANGES, Words, node_objects, sets
+from vipwire.modes.nftables.table.pools import build_affinity_set
+from vipwire.modes.nftables.table.script import DescribedOperation, build_operations
+from vipwire.modes.nftables.table.skeleton import RANGES, Words, declare_sets, node_objects
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta
 
@@ -66,85 +66,93 @@ class Feature(NamedTuple):
     word: str = ""
 
 
-def _chain(name: str, *rules: str, hook: Hook | None = None) -> Objects:
+def _build_chain_objects(name: str, *rules: str, hook: Hook | None = None) -> Objects:
     return {(CHAIN, f"tried-{name}".encode()): Chain(rules, hook)}
 
 
-def _rules(name: str, *rules: str, hook: Hook | None = None) -> Callable[[Family], Objects]:
+def _build_rules_trial(name: str, *rules: str, hook: Hook | None = None) -> Callable[[Family], Objects]:
     """Make the trial of rules in one chain; they have the family's `{ip}` and `{vip}`."""
 
     def objects(family: Family) -> Objects:
         vip = "192.0.2.1" if family is Family.IPV4 else "2001:db8::1"
-        return _chain(name, *(rule.format(ip=Words(family).ip, vip=vip) for rule in rules), hook=hook)
+        return _build_chain_objects(name, *(rule.format(ip=Words(family).ip, vip=vip) for rule in rules), hook=hook)
 
     return objects
 
 
-def _concatenation(family: Family) -> Objects:
+def _build_concatenation(family: Family) -> Objects:
     words = Words(family)
     frontends = SetSpec("tried-frontends", words.frontend[Space.SERVICE], ("meta priority",))
     rule = f"meta priority set {words.key(Space.SERVICE)} map @tried-frontends accept"
-    return {(SET, b"tried-frontends"): frontends, **_chain("concatenation", rule)}
+    return {(SET, b"tried-frontends"): frontends, **_build_chain_objects("concatenation", rule)}
 
 
-def _verdict_map(_family: Family) -> Objects:
+def _build_verdict_map(_family: Family) -> Objects:
     elements: Objects = {("tried-verdicts", bytes(4)): Goto("tried-there")}
     verdicts = SetSpec("tried-verdicts", ("meta priority",), "verdict")
-    chains = {**_chain("there"), **_chain("verdict", "meta priority vmap @tried-verdicts")}
+    chains = {
+        **_build_chain_objects("there"),
+        **_build_chain_objects("verdict", "meta priority vmap @tried-verdicts"),
+    }
     return {(SET, b"tried-verdicts"): verdicts, **chains, **elements}
 
 
-def _intervals(family: Family) -> Objects:
+def _build_intervals(family: Family) -> Objects:
     words, size = Words(family), family.bits // 8
-    declared = next(spec for spec in sets(family) if spec.name == RANGES)
+    declared = next(spec for spec in declare_sets(family) if spec.name == RANGES)
     rule = f"{words.key(Space.SERVICE)} . {words.ip} saddr != @{RANGES} drop"
     first, last = bytes(2 * size + 8), bytes(size + 8) + b"\xff" * size
     elements: Objects = {(RANGES, first): IntervalElement(last, "")}
-    return {(SET, RANGES.encode()): declared, **_chain("interval", rule), **elements}
+    return {(SET, RANGES.encode()): declared, **_build_chain_objects("interval", rule), **elements}
 
 
 def _build_memory(family: Family) -> Objects:
     client = f"{Words(family).ip} saddr"
     changes = (("update", " timeout 10s"), ("delete", ""))
     rules = (f"{verb} @tried-memory {{ {client}{life} : meta priority }}" for verb, life in changes)
-    return {(SET, b"tried-memory"): memory_set(family, "tried-memory"), **_chain("memory", *rules)}
+    return {
+        (SET, b"tried-memory"): build_affinity_set(family, "tried-memory"),
+        **_build_chain_objects("memory", *rules),
+    }
 
 
 def _build_counting(family: Family) -> Objects:
-    declared = next(spec for spec in counting_sets(family) if spec.name == CONNECTIONS)
-    (name, chain), *_ = connection_chains(family, CounterLevel.CONNECTIONS)
+    declared = next(spec for spec in list_counting_sets(family) if spec.name == CONNECTIONS)
+    (name, chain), *_ = build_connection_chains(family, CounterLevel.CONNECTIONS)
     return {(SET, CONNECTIONS.encode()): declared, (CHAIN, name.encode()): chain}
 
 
 def _build_offloading(_family: Family) -> Objects:
     rule, hook = "ct packets > 20 flow add @tried-flowtable", Hook("filter", "forward", 0)
-    return {(FLOWTABLE, b"tried-flowtable"): FlowtableSpec(), **_chain("offload", rule, hook=hook)}
+    return {(FLOWTABLE, b"tried-flowtable"): FlowtableSpec(), **_build_chain_objects("offload", rule, hook=hook)}
 
 
 _AT_DSTNAT, _AT_SRCNAT = Hook("nat", "prerouting", DSTNAT), Hook("nat", "postrouting", SRCNAT)
 # fmt: off
 FEATURES: Final = (
     Feature("tables of this family", "everything", "3.13", "CONFIG_NF_TABLES_{family}",
-            _rules("filter", "return", hook=Hook("filter", "prerouting", -110))),
+            _build_rules_trial("filter", "return", hook=Hook("filter", "prerouting", -110))),
     Feature("translation (nat chains, dnat)", "everything", "3.13", "nft_chain_nat and nft_nat",
-            _rules("dnat", "dnat {ip} to {vip}", hook=_AT_DSTNAT)),
+            _build_rules_trial("dnat", "dnat {ip} to {vip}", hook=_AT_DSTNAT)),
     Feature("nat chains at input", "counting", "3.13", "nft_chain_nat",
-            _rules("input", "return", hook=Hook("nat", "input", SRCNAT))),
+            _build_rules_trial("input", "return", hook=Hook("nat", "input", SRCNAT))),
     Feature("masquerade fully-random", "masquerading, hairpins", "3.18", "nft_masq",
-            _rules("masquerade", "masquerade fully-random", hook=_AT_SRCNAT)),
+            _build_rules_trial("masquerade", "masquerade fully-random", hook=_AT_SRCNAT)),
     Feature("reject, with a TCP reset", "refusals", "3.14", "nft_reject_ipv4, nft_reject_ipv6",
-            _rules("reject", "meta l4proto tcp reject with tcp reset", "reject", hook=Hook("filter", "input", 0))),
+            _build_rules_trial(
+                "reject", "meta l4proto tcp reject with tcp reset", "reject", hook=Hook("filter", "input", 0))),
     Feature("ct state, ct status", "refusals, source ranges", "3.13", "nft_ct",
-            _rules("state", "ct state new ct status dnat return")),
+            _build_rules_trial("state", "ct state new ct status dnat return")),
     Feature("fib", "node ports, the policy Local", "4.10", "nft_fib_ipv4, nft_fib_ipv6",
-            _rules("fib", "fib saddr type local return", "fib daddr type local return")),
-    Feature("maps whose keys are concatenations", "every frontend", "4.1", "CONFIG_NF_TABLES", _concatenation),
-    Feature("verdict maps", "choosing an endpoint", "3.13", "CONFIG_NF_TABLES", _verdict_map),
-    Feature("intervals in concatenations", "source ranges, port ranges", "5.6", "CONFIG_NF_TABLES", _intervals),
+            _build_rules_trial("fib", "fib saddr type local return", "fib daddr type local return")),
+    Feature("maps whose keys are concatenations", "every frontend", "4.1", "CONFIG_NF_TABLES", _build_concatenation),
+    Feature("verdict maps", "choosing an endpoint", "3.13", "CONFIG_NF_TABLES", _build_verdict_map),
+    Feature("intervals in concatenations", "source ranges, port ranges", "5.6", "CONFIG_NF_TABLES", _build_intervals),
     Feature("numgen", "random, round-robin", "4.9", "nft_numgen",
-            _rules("numgen", *(f"meta priority set numgen {how} mod 2 offset 1" for how in ("random", "inc")))),
+            _build_rules_trial(
+                "numgen", *(f"meta priority set numgen {how} mod 2 offset 1" for how in ("random", "inc")))),
     Feature("jhash", "source-hash, maglev", "4.9", "nft_hash",
-            _rules("jhash", "meta priority set jhash {ip} saddr mod 2 seed 0x1 offset 1"),
+            _build_rules_trial("jhash", "meta priority set jhash {ip} saddr mod 2 seed 0x1 offset 1"),
             needed=False, word="jhash"),
     Feature("update and delete in maps from rules", "session affinity", "5.4", "CONFIG_NF_TABLES", _build_memory),
     Feature("elements with counters, ct original", "counting", "5.7", "nft_ct and nft_counter", _build_counting),
@@ -159,7 +167,7 @@ OFFLOADING: Final = Feature(
 # fmt: on
 
 
-def advice(words: str) -> str:
+def describe_advice(words: str) -> str:
     """Explain the kernel's lack for one Service's rules; "" if unknown."""
     for each in FEATURES:
         if each.word and each.word in words:
@@ -187,13 +195,13 @@ class KernelRefusal(NamedTuple):
         return f"`{self.words}` ({errno.errorcode.get(self.code, self.code)})"
 
 
-def probe(families: Iterable[Family]) -> None:
+def probe_kernel(families: Iterable[Family]) -> None:
     """Raise UnsupportedError if the kernel cannot hold the table, with the missing features and the remedy."""
     with _open_socket() as send:
         try_tables(tuple(families), send)
 
 
-def obstacle_to_offloading(families: Iterable[Family]) -> str:
+def find_offloading_obstacle(families: Iterable[Family]) -> str:
     """Return the kernel's lack for offloading and the remedy; "" if it supports offloading.
 
     Raise OSError if the kernel does not answer.
@@ -208,7 +216,7 @@ def _open_socket() -> Iterator[Send]:
 
         def send(operations: list[Operation]) -> tuple[int, list[Acknowledgement]]:
             first = sock.sequence(len(operations) + 2)
-            sock.send(*encode.transaction(operations, first))
+            sock.send(*encode.encode_transaction(operations, first))
             return first, sock.acknowledgements()
 
         yield send
@@ -216,20 +224,20 @@ def _open_socket() -> Iterator[Send]:
 
 def try_tables(families: Sequence[Family], send: Send) -> None:
     """Try the tables of all families at once; if the kernel refuses, try each alone."""
-    if families and _try_objects({family: _whole_table(family) for family in families}, send) is not None:
+    if families and _try_objects({family: _build_whole_table(family) for family in families}, send) is not None:
         for family in families:
             try_table(family, send)
 
 
 def try_table(family: Family, send: Send) -> None:
     """Try all parts at once; if the kernel refuses, raise UnsupportedError with the missing parts."""
-    refusal = _try_objects({family: _whole_table(family)}, send)
+    refusal = _try_objects({family: _build_whole_table(family)}, send)
     if refusal is not None:
         missing = [each for each in _NEEDED if _try_objects({family: each.objects(family)}, send)]
         raise _unsupported_error(family, refusal, missing)
 
 
-def _whole_table(family: Family) -> Mapping[ObjectKey, Object]:
+def _build_whole_table(family: Family) -> Mapping[ObjectKey, Object]:
     whole = dict(node_objects(NodePlan(family)))
     for feature in _NEEDED:
         whole.update(feature.objects(family))
@@ -251,7 +259,7 @@ def _try_objects(objects: Mapping[Family, Mapping[ObjectKey, Object]], send: Sen
     """Send a table of these objects in each family, with a rollback; return the refusal, None if it works."""
     tried: list[DescribedOperation] = []
     for family, wanted in objects.items():
-        tried += steps(family, Delta(added=dict(wanted)), recreate=True)
+        tried += build_operations(family, Delta(added=dict(wanted)), recreate=True)
     tried.append(DescribedOperation(encode.delete_table(next(iter(objects)), _NOWHERE), "delete no table"))
     first, answers = send([step.operation for step in tried])
     for answer in answers:

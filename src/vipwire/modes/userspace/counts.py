@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from vipwire.model.net import Address
-from vipwire.modes.userspace.entrance import entrances
+from vipwire.modes.userspace.entrance import list_entrances
 from vipwire.modes.userspace.names import (
     CHAINS,
     FILTER,
@@ -36,7 +36,7 @@ def service_counts(
     """
     counts = Counts(endpoints=endpoints)
     listeners = relay.listeners if relay is not None else {}
-    for entrance in (each for plan in plans for each in entrances(plan)):
+    for entrance in (each for plan in plans for each in list_entrances(plan)):
         frontend = entrance.frontend
         for found in (each for here in (False, True) for each in listeners.get(entrance.front(here=here), ())):
             port = found.place.port or frontend.key.port  # an endpoint that keeps the client's port has port 0
@@ -47,7 +47,7 @@ def service_counts(
             if endpoints:
                 counts.add(Measure.ACTIVE, name, found.open)
                 counts.add(Measure.INACTIVE, name, 0)
-    meant = dict(_comments(plans))
+    meant = dict(_list_comments(plans))
     for packets, chain, rule in counted_rules(saved):
         refusing = _REFUSAL.match(rule) if chain in _REFUSING else None
         refusal = meant.get((refusing[1] or "", refusing[2])) if refusing else None
@@ -56,7 +56,7 @@ def service_counts(
     return counts
 
 
-def _comments(plans: Iterable[ServicePlan]) -> Iterator[tuple[tuple[str, str], tuple[Refusal, Owner]]]:
+def _list_comments(plans: Iterable[ServicePlan]) -> Iterator[tuple[tuple[str, str], tuple[Refusal, Owner]]]:
     yield ("", NO_SUCH_SERVICE), (Refusal.UNALLOCATED_CLUSTER_IP, None)
     for plan in plans:
         yield ("", f"{plan.name} {NO_SUCH_PORT}"), (Refusal.UNDEFINED_PORT, None)

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from vipwire.config.configuration import Config
-from vipwire.config.schema import port_range
+from vipwire.config.schema import parse_port_range
 from vipwire.errors import UnsupportedError
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl
@@ -14,7 +14,7 @@ from vipwire.modes.userspace.leftovers import RelayRemains
 from vipwire.modes.userspace.mode import MODE
 from vipwire.modes.userspace.ownership import UserspaceOwner
 from vipwire.modes.userspace.settings import Bind, Choices
-from vipwire.modes.xtables.choice import first_accepted, in_use
+from vipwire.modes.xtables.choice import find_used_tools, first_accepted
 from vipwire.modes.xtables.tool import PROGRAM, IptablesTool
 
 _PROBE: Final = (
@@ -31,7 +31,7 @@ def choose_iptables_tool(family: Family, *, tried: bool) -> IptablesTool:
 
     Raise UnsupportedError with both refusals if neither works.
     """
-    tools, errors = in_use(family, PURPOSE, limit=LIMIT_SECONDS)
+    tools, errors = find_used_tools(family, PURPOSE, limit=LIMIT_SECONDS)
     if not tools and not errors:
         raise UnsupportedError(
             f"{PURPOSE} needs {PROGRAM[family]}-restore, which is not installed: install the package iptables, "
@@ -64,14 +64,14 @@ def build_backends(families: Iterable[Family], choices: Choices, *, prepare: boo
     return {family: UserspaceBackend(family, choices, tool, commits, runs=prepare) for family, tool in tools.items()}
 
 
-def leftovers(families: Iterable[Family], *, rules: bool = True) -> list[UserspaceBackend]:
+def build_leftover_backends(families: Iterable[Family], *, rules: bool = True) -> list[UserspaceBackend]:
     """Build the backends that remove this mode's leftovers, for any settings; without `rules` only relays."""
     choices = Choices() if rules else Choices(bind=Bind.NONE)
     return [UserspaceBackend(family, choices, None, runs=False) for family in families]
 
 
-def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
-    ports = port_range(config.port_range) or range(0)
+def _build_modes(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapping[Family, Mode]:
+    ports = parse_port_range(config.port_range) or range(0)
     choices = Choices(
         bind=Bind(config.userspace_bind),
         ports=(ports[0], ports[-1]) if ports else (0, 0),
@@ -82,14 +82,16 @@ def _build(config: Config, families: Iterable[Family], *, prepare: bool) -> Mapp
 
 
 DRIVER: Final = Driver(
-    build=_build,
-    supposed=lambda config, families: _build(config, families, prepare=False),
+    build=_build_modes,
+    supposed=lambda config, families: _build_modes(config, families, prepare=False),
     attempt=lambda _config, _families: None,
     sysctls=lambda _: SYSCTLS,
     priorities=NatPriorities(source=MASQUERADES_NOTHING),
     kernel_counters={},
     # Without rules they only retire the relay, which needs no privilege.
-    cleaners=lambda families, *, rules: [(left.family, left) for left in leftovers(families, rules=rules)],
+    cleaners=lambda families, *, rules: [
+        (left.family, left) for left in build_leftover_backends(families, rules=rules)
+    ],
     owner=lambda _: UserspaceOwner(),
     remains=lambda family, running: None if running is MODE else RelayRemains(family),
     translates=lambda _: False,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from vipwire.model.net import Address, Protocol
-from vipwire.modes.xtables.words import ports
+from vipwire.modes.xtables.words import format_ports
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, RangeFrontend, ServicePlan, Target
 from vipwire.relay.messages import SocketAddress
@@ -24,7 +24,7 @@ class Entrance(NamedTuple):
 
     @property
     def dport(self) -> str:
-        return ports(*self.span) if self.wide is not None else str(self.frontend.key.port)
+        return format_ports(*self.span) if self.wide is not None else str(self.frontend.key.port)
 
     @property
     def span(self) -> tuple[int, int]:
@@ -48,12 +48,12 @@ class Entrance(NamedTuple):
         return SocketAddress(address, 0 if self.wide is not None and port == self.frontend.key.port else port)
 
 
-def entrances(plan: ServicePlan) -> Iterator[Entrance]:
+def list_entrances(plan: ServicePlan) -> Iterator[Entrance]:
     yield from map(Entrance, plan.frontends)
     yield from (Entrance(wide.frontend, wide) for wide in plan.ranges)
 
 
-def asks_in_vain(node: NodePlan, entrance: Entrance) -> bool:
+def is_never_answered(node: NodePlan, entrance: Entrance) -> bool:
     """Report whether the relay cannot serve a UDP range, because the node has no address.
 
     Rules then redirect to the interface's address. The relay looks a datagram's port up by its arrival address, which

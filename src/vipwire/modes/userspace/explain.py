@@ -8,8 +8,8 @@ from typing import Final
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address, format_endpoint
 from vipwire.modes.inspection import Inspection
 from vipwire.modes.userspace.names import PORT, Front, Key, Rule, Value
-from vipwire.modes.userspace.script import script
-from vipwire.modes.xtables.match import ListedRule, PacketHeader, Surroundings, compare_rules, goes_here
+from vipwire.modes.userspace.script import write_script
+from vipwire.modes.xtables.match import ListedRule, PacketHeader, Surroundings, compare_rules, is_destined_here
 from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.modes.xtables.traversal import Traversal
 from vipwire.modes.xtables.words import RESTORE
@@ -72,9 +72,9 @@ class FrontRules(Surroundings):
             yield ListedRule("", ObjectState.MISSING)
         missing = (rule for rule in self._planned.get(key, ()) if rule not in self.observed)
         for rule in (*sorted(self._members.get(key, ()), key=lambda rule: not rule.first), *missing):
-            yield self._rule(rule, state_of(rule, self.observed, self.wanted))
+            yield self._resolve_rule(rule, state_of(rule, self.observed, self.wanted))
 
-    def _rule(self, rule: Rule, state: ObjectState) -> ListedRule:
+    def _resolve_rule(self, rule: Rule, state: ObjectState) -> ListedRule:
         if not rule.front:
             return ListedRule(rule.words, state)
         port = self.port_of(rule.front)
@@ -117,7 +117,7 @@ class UserspaceExplainer(Explainer[Key, Value, FrontRules]):
         def number(front: str) -> int:
             return self._port_of(front) or int(named.setdefault(front, str(_UNKNOWN_PORT + 1 + len(named))))
 
-        text = script(delta, number, number)
+        text = write_script(delta, number, number)
         for front, stand_in in named.items():
             text = text.replace(f":{stand_in}\n", f":<port of {front}>\n").replace(
                 f"--to-ports {stand_in}\n", f"--to-ports <port of {front}>\n"
@@ -133,7 +133,7 @@ class UserspaceExplainer(Explainer[Key, Value, FrontRules]):
         if not objects.observed:
             return Walk(End.UNTOUCHED, (Step("", "relay", state=ObjectState.MISSING),))
         way = _Way(objects, packet)
-        paths = list(way.paths())
+        paths = list(way.list_paths())
         return merge(paths, relayed=way.relayed)
 
 
@@ -145,25 +145,25 @@ class _Way:
         self._tables = Traversal(rules, self._header)
         self.relayed = False
 
-    def paths(self) -> Iterator[Path]:
+    def list_paths(self) -> Iterator[Path]:
         """Follow the packet; yield a path for each endpoint that may get it."""
         tables = self._tables
         for verdict in tables.pass_hooks():
             if verdict in (Verdict.DNAT, Verdict.REDIRECT):
                 front = tables.ended.detail if tables.ended is not None else ""
-                here = verdict is Verdict.REDIRECT or goes_here(self._header, self._rules)
+                here = verdict is Verdict.REDIRECT or is_destined_here(self._header, self._rules)
                 if front or here:
-                    yield from self._relay(Front(front))
+                    yield from self._follow_relay(Front(front))
                 else:  # a foreign rule has translated it
-                    yield self._path(target=(self._header.destination, self._header.port))
+                    yield self._build_path(target=(self._header.destination, self._header.port))
                 return
             if verdict is not None and verdict.end is not None:
-                yield self._path(end=verdict.end)
+                yield self._build_path(end=verdict.end)
                 return
         listening = self._find_listening_front()
-        yield from [self._path()] if listening is None else self._relay(listening)
+        yield from [self._build_path()] if listening is None else self._follow_relay(listening)
 
-    def _path(
+    def _build_path(
         self,
         end: End = End.UNTOUCHED,
         target: Endpoint | None = None,
@@ -182,36 +182,36 @@ class _Way:
                 return key
         return None
 
-    def _relay(self, front: Front) -> Iterator[Path]:
+    def _follow_relay(self, front: Front) -> Iterator[Path]:
         listener, note = self._rules.observed.get(front), self._tables.note
         if not isinstance(listener, Listener):
             note(f"listener {front.front}".rstrip())
-            yield self._path(End.REJECTED)
+            yield self._build_path(End.REJECTED)
             return
         effect = Effect(Verdict.RELAY, f"{len(listener.shares)}, {listener.algorithm}")
         state = state_of(front, self._rules.observed, self._rules.wanted)
         note(f"listener {front.front}", _describe_listener(listener), state, effect)
-        if listener.sources is not None and not _admits(listener.sources, self._packet.source):
-            yield self._path(End.REJECTED)
+        if listener.sources is not None and not _is_admitted(listener.sources, self._packet.source):
+            yield self._build_path(End.REJECTED)
             return
         self.relayed, choice = True, _CHOICES.get(listener.algorithm, "")
         total = sum(share.weight for share in listener.shares)
         for share in listener.shares:
             target = Address(share.place.address), share.place.port or self._packet.port
-            yield self._path(target=target, share=Fraction(share.weight, total), choice=choice)
+            yield self._build_path(target=target, share=Fraction(share.weight, total), choice=choice)
 
 
-def _admits(sources: Iterable[tuple[bytes, int]], source: Address) -> bool:
+def _is_admitted(sources: Iterable[tuple[bytes, int]], source: Address) -> bool:
     return any(source in Prefix(Address(network), length) for network, length in sources)
 
 
 def _describe_listener(listener: Listener) -> str:
-    binds = ", ".join(_show_place(each, "any port") for each in listener.binds)
-    to = ", ".join(_show_place(share.place, "the client's port") for share in listener.shares)
+    binds = ", ".join(_format_place(each, "any port") for each in listener.binds)
+    to = ", ".join(_format_place(share.place, "the client's port") for share in listener.shares)
     return f"listen for {listener.name} at {binds}/{Protocol(listener.protocol).label}, {listener.algorithm}: {to}"
 
 
-def _show_place(place: SocketAddress, any_port: str) -> str:
+def _format_place(place: SocketAddress, any_port: str) -> str:
     address = Address(place.address)
     return format_endpoint(address, place.port) if place.port else f"{format_address(address)} ({any_port})"
 

@@ -19,14 +19,14 @@ from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.model.problem import Problem
 from vipwire.modes.userspace.counts import service_counts
-from vipwire.modes.userspace.entrance import Entrance, entrances
+from vipwire.modes.userspace.entrance import Entrance, list_entrances
 from vipwire.modes.userspace.mode import shortcomings
-from vipwire.modes.userspace.names import FILTER, TABLES, Front, Key, Value, describe
-from vipwire.modes.userspace.render import render
-from vipwire.modes.userspace.script import Ports, read, removal, script
+from vipwire.modes.userspace.names import FILTER, TABLES, Front, Key, Value, describe_key
+from vipwire.modes.userspace.render import render_service
+from vipwire.modes.userspace.script import Ports, read_rules, write_removal, write_script
 from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.modes.userspace.skeleton import node_objects
-from vipwire.modes.xtables.tool import IptablesTool, Variant, with_tables
+from vipwire.modes.xtables.tool import IptablesTool, Variant, find_tools_with_tables
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
@@ -85,10 +85,10 @@ class UserspaceBackend:
         return node_objects(node, self._choices)
 
     def render(self, plan: ServicePlan) -> Rendered[Key, Value]:
-        return render(self._node, self._choices, plan)
+        return render_service(self._node, self._choices, plan)
 
     def describe(self, key: Key) -> str:
-        return describe(self.family, key)
+        return describe_key(self.family, key)
 
     def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         return tuple(shortcomings(self._node, self._choices, plan))
@@ -103,21 +103,21 @@ class UserspaceBackend:
         if self._left is None or not self._remote.alive():
             return True
         if self._sight is not None:
-            return self._sight.look() != self._seen
-        return self._tool is not None and self._read() != self._left
+            return self._sight.observe() != self._seen
+        return self._tool is not None and self._read_objects() != self._left
 
     def observe(self) -> dict[Key, Value]:
         self._left = None
-        self._seen = self._sight.look() if self._sight is not None else None
-        found = self._read()
+        self._seen = self._sight.observe() if self._sight is not None else None
+        found = self._read_objects()
         self._left = dict(found)
         self._told = {front: at for front, at in self._told.items() if Front(front) in found}
-        self._log_places(_listeners(found))
+        self._log_places(_select_listeners(found))
         return found
 
     def commit(self, delta: Delta[Key, Value]) -> int:
         """Apply a difference; return the bytes of rules. Raise CommitError if the kernel or the relay refuses."""
-        coming, before, going = _fronts(delta)
+        coming, before, going = _split_listeners(delta)
         was = {front: self._remote.ports.get(front, []) for front in (*before, *going)}
         left, self._left = self._left, None
         instead = [key for key, listener in going.items() if any(place.port for place in listener.binds)]
@@ -125,8 +125,8 @@ class UserspaceBackend:
         self._remote.put(coming, before, instead)
         try:
             ports = self._remote.ports
-            text = script(delta, _first_ports(ChainMap(was, ports)), _first_ports(ports))
-            self._write(text)
+            text = write_script(delta, _select_first_ports(ChainMap(was, ports)), _select_first_ports(ports))
+            self._restore_rules(text)
         except CommitError:
             self._remote.undo([*coming, *instead], before)
             raise
@@ -141,9 +141,9 @@ class UserspaceBackend:
 
     def relayed(self, plans: Iterable[ServicePlan]) -> frozenset[tuple[Address, int]]:
         """Return the addresses and ports of this node that answer UDP flows to these plans' frontends."""
-        ways = (each for plan in plans for each in entrances(plan) if each.frontend.key.protocol is Protocol.UDP)
+        ways = (each for plan in plans for each in list_entrances(plan) if each.frontend.key.protocol is Protocol.UDP)
         fronts = (each.front(here=here) for each in ways for here in (False, True))
-        return frozenset(place for front in fronts for place in self._bound_places(front))
+        return frozenset(place for front in fronts for place in self._list_bound_places(front))
 
     def housekeeping_due(self) -> float | None:
         """Return the seconds until vipwire asks the relay for news; None if it starts no relay."""
@@ -164,40 +164,40 @@ class UserspaceBackend:
         lack. The relay ends with its last connection.
         """
         found = False
-        tools = with_tables(self.family, PURPOSE, limit=LIMIT_SECONDS)
+        tools = find_tools_with_tables(self.family, PURPOSE, limit=LIMIT_SECONDS)
         for tool in tools if self._choices.bind is Bind.RULES else ():
-            if text := removal(tool.save(*TABLES)):
+            if text := write_removal(tool.save(*TABLES)):
                 tool.restore(text)
                 found = True
         return self._remote.retire() or found
 
-    def _read(self) -> dict[Key, Value]:
+    def _read_objects(self) -> dict[Key, Value]:
         listeners = self._remote.listeners()
         found: dict[Key, Value] = {Front(key): listener for key, listener in listeners.items()}
         if self._tool is not None:
-            found.update(read(self._tool.save(*TABLES), self._remote.map_fronts(listeners)))
+            found.update(read_rules(self._tool.save(*TABLES), self._remote.map_fronts(listeners)))
         return found
 
-    def _write(self, text: str) -> None:
+    def _restore_rules(self, text: str) -> None:
         if not text or self._tool is None:
             return
-        before = self._sight.look() if self._sight is not None else None
+        before = self._sight.observe() if self._sight is not None else None
         self._tool.restore(text)
         if self._sight is not None:
             # `_seen` stays: the next check must see commits of other programs before or during this one.
-            self._sight.after(before, text.count("\nCOMMIT\n"))
+            self._sight.observe_after(before, text.count("\nCOMMIT\n"))
 
     def listens_at(self, frontend: Frontend) -> tuple[str, ...]:
         """Return the addresses at which clients reach a frontend without rules, as last seen; empty with rules."""
         if self._choices.bind is Bind.RULES:
             return ()
-        return tuple(format_endpoint(*place) for place in self._bound_places(Entrance(frontend).front()))
+        return tuple(format_endpoint(*place) for place in self._list_bound_places(Entrance(frontend).front()))
 
     def port_of(self, front: str) -> int:
         """Return the port of a front for rules, as last seen; 0 if it does not exist."""
-        return _first_ports(self._remote.ports)(front)
+        return _select_first_ports(self._remote.ports)(front)
 
-    def _bound_places(self, front: str) -> Iterator[tuple[Address, int]]:
+    def _list_bound_places(self, front: str) -> Iterator[tuple[Address, int]]:
         listener = (self._left or {}).get(Front(front))
         binds = listener.binds if isinstance(listener, Listener) else ()
         for place, port in zip(binds, self._remote.ports.get(front, ()), strict=False):
@@ -210,25 +210,27 @@ class UserspaceBackend:
         for front, listener in listeners.items():
             if all(place.port for place in listener.binds):
                 continue
-            at = ",".join(format_endpoint(*place) for place in self._bound_places(front))
+            at = ",".join(format_endpoint(*place) for place in self._list_bound_places(front))
             if at and self._told.get(front) != at:
                 self._told[front] = at
                 _LOG.info("listening", extra={"fields": {"frontend": front, "at": at}})
 
 
-def _fronts(delta: Delta[Key, Value]) -> tuple[dict[str, Listener], dict[str, Listener], dict[str, Listener]]:
+def _split_listeners(
+    delta: Delta[Key, Value],
+) -> tuple[dict[str, Listener], dict[str, Listener], dict[str, Listener]]:
     """Return the fronts of a difference: the new state, the old state of changed ones, and the deleted ones."""
     before = {key: old for key, (old, _) in delta.changed.items()}
-    return _listeners(delta.written), _listeners(before), _listeners(delta.removed)
+    return _select_listeners(delta.written), _select_listeners(before), _select_listeners(delta.removed)
 
 
-def _listeners(objects: Mapping[Key, Value]) -> dict[str, Listener]:
+def _select_listeners(objects: Mapping[Key, Value]) -> dict[str, Listener]:
     return {
         key.front: value for key, value in objects.items() if isinstance(key, Front) and isinstance(value, Listener)
     }
 
 
-def _first_ports(ports: Mapping[str, list[int]]) -> Ports:
+def _select_first_ports(ports: Mapping[str, list[int]]) -> Ports:
     """Return the port of a front's first socket, to which rules lead."""
     return lambda front: next(iter(ports.get(front, ())), 0)
 

@@ -38,7 +38,7 @@ class RelayRemains(Remains):
         remote = Remote(relay_name(self._family), RelaySettings((0, 0), 0.0), starts=False)
         try:
             if self._retires is not None and time.monotonic() >= self._retires:
-                forget_relayed(self._family, remote)
+                delete_relayed_flows(self._family, remote)
                 return RemovalResult(removed=("the relay accepts no more connections",) if remote.retire() else ())
             if not remote.listeners():
                 return RemovalResult()
@@ -48,7 +48,7 @@ class RelayRemains(Remains):
             remote.close()
 
 
-def forget_relayed(family: Family, remote: Remote) -> None:
+def delete_relayed_flows(family: Family, remote: Remote) -> None:
     """Delete the UDP flows of a family that its relay answers, so that new rules decide about the next datagram.
 
     Without access to connection tracking, which a warning has reported, the flows stay. Raise OSError if the relay is
@@ -60,11 +60,11 @@ def forget_relayed(family: Family, remote: Remote) -> None:
     found: list[Flow] = []
     with contextlib.suppress(UnsupportedError), FlowTable() as table:
         with contextlib.suppress(DumpInterruptedError):  # an interrupted dump may miss some flows, which time out
-            found.extend(flow for flow in table.flows(family, Protocol.UDP) if is_answered(flow, places))
+            found.extend(flow for flow in table.list_flows(family, Protocol.UDP) if is_relayed_here(flow, places))
         table.delete(found)
 
 
-def is_answered(flow: Flow, places: Collection[tuple[Address, int]]) -> bool:
+def is_relayed_here(flow: Flow, places: Collection[tuple[Address, int]]) -> bool:
     """Report whether one of these places answers a flow. Pure."""
     anywhere = _ANYWHERE[Family.IPV4 if len(flow.reply_source) == 4 else Family.IPV6]
     return any((address, flow.reply_source_port) in places for address in (flow.reply_source, anywhere))

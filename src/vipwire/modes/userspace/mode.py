@@ -6,9 +6,9 @@ from typing import Final
 from vipwire.config.modes import ModeSettings
 from vipwire.model.problem import Problem
 from vipwire.modes.spec import Difference, ModeSpec, only_in_ipvs
-from vipwire.modes.userspace.entrance import Entrance, asks_in_vain
+from vipwire.modes.userspace.entrance import Entrance, is_never_answered
 from vipwire.modes.userspace.settings import Bind, Choices
-from vipwire.plan.annotations import PREFIX, Lack, field_of, in_vain
+from vipwire.plan.annotations import PREFIX, Lack, field_of, find_ineffective
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 
@@ -25,8 +25,8 @@ _WITHOUT_RULES: Final = (
 
 def shortcomings(node: NodePlan, choices: Choices, plan: ServicePlan) -> Iterator[Problem]:
     lacks = LACKS if choices.bind is Bind.RULES else (*LACKS, *_WITHOUT_RULES)
-    yield from in_vain(plan.name, plan.wishes, lacks)
-    if any(asks_in_vain(node, Entrance(wide.frontend, wide)) for wide in plan.ranges):
+    yield from find_ineffective(plan.name, plan.wishes, lacks)
+    if any(is_never_answered(node, Entrance(wide.frontend, wide)) for wide in plan.ranges):
         why = "of UDP needs an address of this node, which has none of the family: only the port itself is served"
         yield Problem("Service", plan.name, field_of(f"{PREFIX}port-range"), why)
 

@@ -15,13 +15,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
 from vipwire.modes.xtables.save import ChainName
-from vipwire.modes.xtables.words import NEW, comment
+from vipwire.modes.xtables.words import NEW, match_comment
 from vipwire.relay.messages import Listener
 
 NAT: Final = "nat"
 FILTER: Final = "filter"
 TABLES: Final = (FILTER, NAT)
-"""The order of writing for a difference with removals; see `script`."""
+"""The order of writing for a difference with removals; see `write_script`."""
 
 PORTALS_CONTAINER: Final = "KUBE-PORTALS-CONTAINER"
 PORTALS_HOST: Final = "KUBE-PORTALS-HOST"
@@ -94,10 +94,10 @@ OTHER_SOURCES = "from other sources"
 
 def match_named_port(protocol: Protocol, port: int, note: str) -> str:
     """Match the first packet of a flow by the port that its client named, before or after DNAT."""
-    return f"-p {protocol.label} {comment(note)} {NEW} --ctorigdstport {port}"
+    return f"-p {protocol.label} {match_comment(note)} {NEW} --ctorigdstport {port}"
 
 
-def translate(node: Address | None) -> str:
+def write_redirect(node: Address | None) -> str:
     """Return the target that redirects to PORT: DNAT to the node's address, REDIRECT if the node has none."""
     if node is None:
         return f"-j REDIRECT --to-ports {PORT}"
@@ -105,12 +105,12 @@ def translate(node: Address | None) -> str:
     return f"-j DNAT --to-destination {host if len(node) == 4 else f'[{host}]'}:{PORT}"
 
 
-def sources(prefixes: Iterable[Prefix] | None) -> tuple[str, ...]:
+def list_source_matches(prefixes: Iterable[Prefix] | None) -> tuple[str, ...]:
     """Match packets from these prefixes, one alternative each; all packets if None."""
     return ("",) if prefixes is None else tuple(f"-s {prefix}" for prefix in prefixes)
 
 
-def describe(family: Family, key: Key) -> str:
+def describe_key(family: Family, key: Key) -> str:
     """Name an object: `listener default/web:http cluster IP 10.96.0.1:80/tcp`, `iptables nat rule KUBE-… -d …`."""
     tool = "iptables" if family is Family.IPV4 else "ip6tables"
     match key:

@@ -31,7 +31,7 @@ from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.model.spread import Algorithm
 from vipwire.modes.userspace import names
-from vipwire.modes.userspace.entrance import Entrance, asks_in_vain, entrances
+from vipwire.modes.userspace.entrance import Entrance, is_never_answered, list_entrances
 from vipwire.modes.userspace.names import (
     FILTER,
     NAT,
@@ -41,15 +41,15 @@ from vipwire.modes.userspace.names import (
     Key,
     Rule,
     Value,
+    list_source_matches,
     match_named_port,
-    sources,
-    translate,
+    write_redirect,
 )
 from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.modes.userspace.skeleton import serves_loopback
-from vipwire.modes.xtables.words import NEW, comment, match_service_port, to
+from vipwire.modes.xtables.words import NEW, match_comment, match_destination, match_service_port
 from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import Drop, Forward, Frontend, Memory, Reject, ServicePlan, memory_of, sticky_actions
+from vipwire.plan.plan import Drop, Forward, Frontend, Memory, Reject, ServicePlan, choose_memory, sticky_actions
 from vipwire.reconcile.backend import Rendered
 from vipwire.relay.messages import Listener, Share, SocketAddress
 
@@ -57,12 +57,12 @@ _LOOPBACK: Final = {Family.IPV4: Address(b"\x7f\0\0\1"), Family.IPV6: Address(by
 _ANYWHERE: Final = {Family.IPV4: Address(bytes(4)), Family.IPV6: Address(bytes(16))}
 
 
-def render(node: NodePlan, choices: Choices, plan: ServicePlan) -> Rendered[Key, Value]:
+def render_service(node: NodePlan, choices: Choices, plan: ServicePlan) -> Rendered[Key, Value]:
     writer = _Writer(node, choices, plan)
-    for entrance in entrances(plan):
-        writer.entrance(entrance)
+    for entrance in list_entrances(plan):
+        writer.write_entrance(entrance)
     if choices.bind is Bind.RULES:
-        writer.objects.update((rule, 1) for rule in other_ports(plan))
+        writer.objects.update((rule, 1) for rule in refuse_other_ports(plan))
     return Rendered(writer.objects)
 
 
@@ -73,7 +73,7 @@ class _NamedForward(NamedTuple):
     forward: Forward
 
 
-def _group(memory: Memory) -> str:
+def _name_memory_group(memory: Memory) -> str:
     """Name the group of listeners that share client affinity."""
     owner = memory.owner
     port = f" {owner.port} {owner.protocol.label}" if isinstance(owner, ServicePortName) else ""
@@ -86,17 +86,17 @@ class _Writer:
     def __init__(self, node: NodePlan, choices: Choices, plan: ServicePlan) -> None:
         self._node, self._choices, self._plan = node, choices, plan
         self._memories = frozenset(
-            memory_of(frontend, action) for frontend in plan.frontends for action in sticky_actions(frontend)
+            choose_memory(frontend, action) for frontend in plan.frontends for action in sticky_actions(frontend)
         )
         self.objects: dict[Key, Value] = {}
 
-    def rule(self, table: str, chain: str, words: str, front: str = "") -> None:
+    def write_rule(self, table: str, chain: str, words: str, front: str = "") -> None:
         self.objects[Rule(table, chain, words, front)] = 1
 
-    def _add(self, rules: Iterable[Rule]) -> None:
+    def _write_rules(self, rules: Iterable[Rule]) -> None:
         self.objects.update((rule, 1) for rule in rules)
 
-    def entrance(self, entrance: Entrance) -> None:
+    def write_entrance(self, entrance: Entrance) -> None:
         frontend = entrance.frontend
         relayed = frontend.key.protocol is not Protocol.SCTP
         if self._choices.bind is not Bind.RULES:
@@ -104,42 +104,42 @@ class _Writer:
                 self._write_without_rules(entrance)
             return
         if not relayed:
-            self._add([sctp_refusal(entrance)])
+            self._write_rules([write_sctp_refusal(entrance)])
             return
         if frontend.key.address is None:
-            self._node_port(entrance)
-        elif not asks_in_vain(self._node, entrance):
-            self._portal(entrance)
-        self._add(denials(self._node, self._plan, entrance))
+            self._write_node_port(entrance)
+        elif not is_never_answered(self._node, entrance):
+            self._write_portal(entrance)
+        self._write_rules(write_denials(self._node, self._plan, entrance))
 
-    def _portal(self, entrance: Entrance) -> None:
-        outside, here = self._sides(entrance)
+    def _write_portal(self, entrance: Entrance) -> None:
+        outside, here = self._split_sides(entrance)
         for side in filter(None, (outside, here)):
-            self._front(side, entrance, (self._choose_front_address(),))
+            self._write_listener(side, entrance, (self._choose_front_address(),))
         if here is not None:
-            self._lead(names.PORTALS_POD, entrance, here)
+            self._write_redirect(names.PORTALS_POD, entrance, here)
         if outside is not None:
-            self._lead(names.PORTALS_CONTAINER, entrance, outside)
+            self._write_redirect(names.PORTALS_CONTAINER, entrance, outside)
         if (local := here or outside) is not None:
-            self._lead(names.PORTALS_HOST, entrance, local)
+            self._write_redirect(names.PORTALS_HOST, entrance, local)
 
-    def _node_port(self, entrance: Entrance) -> None:
+    def _write_node_port(self, entrance: Entrance) -> None:
         frontend = entrance.frontend
-        outside, here = self._sides(entrance)
+        outside, here = self._split_sides(entrance)
         limited = frontend.allowed_sources is not None
         if here is not None:
-            self._front(here, entrance, (self._choose_front_address(),))
-            self._lead(names.NODEPORT_POD, entrance, here)
-            self._lead(names.NODEPORT_HOST, entrance, here)
+            self._write_listener(here, entrance, (self._choose_front_address(),))
+            self._write_redirect(names.NODEPORT_POD, entrance, here)
+            self._write_redirect(names.NODEPORT_HOST, entrance, here)
         if outside is not None and limited:
-            self._front(outside, entrance, (self._choose_front_address(),))
-            self._lead(names.NODEPORT_CONTAINER, entrance, outside)
+            self._write_listener(outside, entrance, (self._choose_front_address(),))
+            self._write_redirect(names.NODEPORT_CONTAINER, entrance, outside)
             if here is None:
-                self._lead(names.NODEPORT_HOST, entrance, outside)
+                self._write_redirect(names.NODEPORT_HOST, entrance, outside)
         elif outside is not None:
             self._open_node_port(outside, entrance)
         if (kept := pass_node_port(frontend)) is not None:
-            self._add([kept])
+            self._write_rules([kept])
 
     def _open_node_port(self, side: _NamedForward, entrance: Entrance) -> None:
         """Listen at a node port itself, and accept in the filter packets to the socket or its front."""
@@ -148,27 +148,29 @@ class _Writer:
         words = f"{match_service_port(key.protocol, key.port, note)} {NEW}"
         if places and key.protocol is Protocol.UDP:
             places = (self._choose_front_address(), *places)
-            self._lead(names.NODEPORT_CONTAINER, entrance, side)
+            self._write_redirect(names.NODEPORT_CONTAINER, entrance, side)
             words = match_named_port(key.protocol, key.port, note)
-        self._front(side, entrance, places)
-        self.rule(FILTER, names.NODEPORT_NON_LOCAL, f"{words} -j ACCEPT")
+        self._write_listener(side, entrance, places)
+        self.write_rule(FILTER, names.NODEPORT_NON_LOCAL, f"{words} -j ACCEPT")
 
-    def _lead(self, chain: str, entrance: Entrance, side: _NamedForward) -> None:
+    def _write_redirect(self, chain: str, entrance: Entrance, side: _NamedForward) -> None:
         """Lead packets for a frontend from allowed sources to a front."""
         frontend = entrance.frontend
         key = frontend.key
-        for source in sources(frontend.allowed_sources):
+        for source in list_source_matches(frontend.allowed_sources):
             note = str(frontend.port_name)
             words = match_service_port(key.protocol, entrance.dport, note, address=key.address, source=source)
-            self.rule(NAT, chain, f"{words} {translate(self._node.address)}", side.name)
+            self.write_rule(NAT, chain, f"{words} {write_redirect(self._node.address)}", side.name)
 
     def _write_without_rules(self, entrance: Entrance) -> None:
         frontend = entrance.frontend
         forward = frontend.short_circuit or frontend.action
         if isinstance(forward, Forward):
-            self._front(_NamedForward(entrance.front(), forward), entrance, self._direct_places(frontend))
+            self._write_listener(
+                _NamedForward(entrance.front(), forward), entrance, self._list_direct_places(frontend)
+            )
 
-    def _direct_places(self, frontend: Frontend) -> tuple[SocketAddress, ...]:
+    def _list_direct_places(self, frontend: Frontend) -> tuple[SocketAddress, ...]:
         key, family = frontend.key, self._node.family
         if self._choices.bind is Bind.NONE:
             return (SocketAddress(_ANYWHERE[family], 0),)
@@ -176,19 +178,19 @@ class _Writer:
             return (SocketAddress(key.address, key.port),)
         return tuple(SocketAddress(address, key.port) for address in self._node_port_addresses())
 
-    def _sides(self, entrance: Entrance) -> tuple[_NamedForward | None, _NamedForward | None]:
+    def _split_sides(self, entrance: Entrance) -> tuple[_NamedForward | None, _NamedForward | None]:
         """Return the fronts: of clients in general, and the separate one of clients on this node."""
         action, circuit = entrance.frontend.action, entrance.frontend.short_circuit
         outside = _NamedForward(entrance.front(), action) if isinstance(action, Forward) else None
         here = _NamedForward(entrance.front(here=True), circuit) if circuit is not None else None
         return outside, here
 
-    def _front(self, side: _NamedForward, entrance: Entrance, binds: tuple[SocketAddress, ...]) -> None:
+    def _write_listener(self, side: _NamedForward, entrance: Entrance, binds: tuple[SocketAddress, ...]) -> None:
         frontend = entrance.frontend
         forward, allowed, plan = side.forward, frontend.allowed_sources, self._plan
         if not binds:
             return
-        own = memory_of(frontend, forward) if forward.affinity_seconds else None
+        own = choose_memory(frontend, forward) if forward.affinity_seconds else None
         self.objects[Front(side.name)] = Listener(
             name=side.name,
             protocol=int(frontend.key.protocol),
@@ -197,18 +199,18 @@ class _Writer:
                 Share(entrance.place(target), weight)
                 for target, weight in zip(forward.pool, forward.weights, strict=True)
             ),
-            algorithm=self._algorithm(forward),
+            algorithm=self._choose_algorithm(forward),
             affinity=forward.affinity_seconds or 0,
-            group=_group(own) if own is not None else "",
+            group=_name_memory_group(own) if own is not None else "",
             sources=None if allowed is None else tuple((prefix.network, prefix.length) for prefix in allowed),
             proxy_protocol=plan.wishes.proxy_protocol,
             serving=entrance.serving(),
-            beside=_group(own.other) if own is not None and own.other in self._memories else "",
+            beside=_name_memory_group(own.other) if own is not None and own.other in self._memories else "",
             whole=forward.shared_affinity and own is not None,
             span=entrance.span,
         )
 
-    def _algorithm(self, forward: Forward) -> str:
+    def _choose_algorithm(self, forward: Forward) -> str:
         """Choose the algorithm: random, the plan's default, only if the Service asks for it."""
         if forward.spread.algorithm is not Algorithm.RANDOM:
             return str(forward.spread.algorithm.value)
@@ -232,33 +234,33 @@ class _Writer:
 _SCTP = "SCTP is not relayed"
 
 
-def denials(node: NodePlan, plan: ServicePlan, entrance: Entrance) -> Iterator[Rule]:
+def write_denials(node: NodePlan, plan: ServicePlan, entrance: Entrance) -> Iterator[Rule]:
     """Refuse or drop packets without DNAT and packets of other sources."""
     frontend = entrance.frontend
-    dropping, rejecting = _chains(node, plan, frontend)
+    dropping, rejecting = _choose_refusal_chains(node, plan, frontend)
     limited = frontend.allowed_sources is not None
     match frontend.action:
         case Reject(reason) if limited:
-            for source in sources(frontend.allowed_sources):
-                yield _rule(entrance, dropping, reason.value, f"-j {names.REFUSE}", source)._replace(first=True)
+            for source in list_source_matches(frontend.allowed_sources):
+                yield _build_rule(entrance, dropping, reason.value, f"-j {names.REFUSE}", source)._replace(first=True)
         case Reject(reason):
-            yield _rule(entrance, rejecting, reason.value, f"-j {names.REFUSE}")
+            yield _build_rule(entrance, rejecting, reason.value, f"-j {names.REFUSE}")
         case Drop(reason):
-            yield _rule(entrance, dropping, reason.value, "-j DROP")
+            yield _build_rule(entrance, dropping, reason.value, "-j DROP")
     if limited and not isinstance(frontend.action, Drop):
-        yield _rule(entrance, dropping, f"{OTHER_SOURCES} to the {frontend.kind.value}", "-j DROP")
+        yield _build_rule(entrance, dropping, f"{OTHER_SOURCES} to the {frontend.kind.value}", "-j DROP")
 
 
-def sctp_refusal(entrance: Entrance) -> Rule:
+def write_sctp_refusal(entrance: Entrance) -> Rule:
     """Refuse SCTP, which no relay can carry."""
     chain = names.NODEPORT_FILTER if entrance.frontend.key.address is None else names.PORTALS_REJECT
-    return _rule(entrance, chain, _SCTP, f"-j {names.REFUSE}")
+    return _build_rule(entrance, chain, _SCTP, f"-j {names.REFUSE}")
 
 
-def other_ports(plan: ServicePlan) -> Iterator[Rule]:
+def refuse_other_ports(plan: ServicePlan) -> Iterator[Rule]:
     for address in plan.cluster_ips:
-        note = comment(f"{plan.name} {NO_SUCH_PORT}")
-        yield Rule(FILTER, names.PORTALS_REJECT, f"{to(address)} {note} -j {names.REFUSE}")
+        note = match_comment(f"{plan.name} {NO_SUCH_PORT}")
+        yield Rule(FILTER, names.PORTALS_REJECT, f"{match_destination(address)} {note} -j {names.REFUSE}")
 
 
 def pass_node_port(frontend: Frontend) -> Rule | None:
@@ -269,7 +271,7 @@ def pass_node_port(frontend: Frontend) -> Rule | None:
     return Rule(FILTER, names.PORTALS_OWN, f"{words} -j RETURN", first=True)
 
 
-def _chains(node: NodePlan, plan: ServicePlan, frontend: Frontend) -> tuple[str, str]:
+def _choose_refusal_chains(node: NodePlan, plan: ServicePlan, frontend: Frontend) -> tuple[str, str]:
     address = frontend.key.address
     if address is None:
         return names.NODEPORT_FILTER, names.NODEPORT_FILTER
@@ -279,7 +281,7 @@ def _chains(node: NodePlan, plan: ServicePlan, frontend: Frontend) -> tuple[str,
     return names.PORTALS_DROP, names.PORTALS_REJECT
 
 
-def _rule(entrance: Entrance, chain: str, why: str, verdict: str, source: str = "") -> Rule:
+def _build_rule(entrance: Entrance, chain: str, why: str, verdict: str, source: str = "") -> Rule:
     key, port_name = entrance.frontend.key, entrance.frontend.port_name
     words = match_service_port(key.protocol, entrance.dport, f"{port_name} {why}", address=key.address, source=source)
     return Rule(FILTER, chain, f"{words} {verdict}")

@@ -13,7 +13,7 @@ from typing import Final
 
 from vipwire.modes.userspace import names
 from vipwire.modes.userspace.names import CHAINS, NAT, PORT, TABLES, Front, Key, Rule, Value
-from vipwire.modes.xtables.save import BUILT_IN, ChainName, read_tables, target
+from vipwire.modes.xtables.save import BUILT_IN, ChainName, find_rule_target, read_tables
 from vipwire.reconcile.delta import Delta
 
 _LEADS: Final = re.compile(
@@ -25,25 +25,25 @@ Fronts = Mapping[tuple[str, int], str]
 """The front at each port of a protocol (`tcp`, `udp`)."""
 
 
-def script(delta: Delta[Key, Value], old: Ports, new: Ports) -> str:
+def write_script(delta: Delta[Key, Value], old: Ports, new: Ports) -> str:
     """Write a difference; "" without rules. `old` returns the ports in removed rules."""
-    return "".join(f"{line}\n" for table in _order(delta) for line in _table(table, delta, old, new))
+    return "".join(f"{line}\n" for table in _order_tables(delta) for line in _write_table(table, delta, old, new))
 
 
-def _order(delta: Delta[Key, Value]) -> tuple[str, ...]:
+def _order_tables(delta: Delta[Key, Value]) -> tuple[str, ...]:
     going = (*delta.removed, *delta.changed)
     return TABLES if any(not isinstance(key, Front) and key.table == NAT for key in going) else TABLES[::-1]
 
 
-def _table(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iterator[str]:
-    lines = [*_chains(table, delta), *_rules(table, delta, old, new), *_deletions(table, delta)]
+def _write_table(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iterator[str]:
+    lines = [*_write_chains(table, delta), *_write_rules(table, delta, old, new), *_write_deletions(table, delta)]
     if lines:
         yield f"*{table}"
         yield from lines
         yield "COMMIT"
 
 
-def _chains(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
+def _write_chains(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
     written = delta.written.items()
     chains = {key: value for key, value in written if isinstance(key, ChainName) and key.table == table}
     yield from (f":{key.chain} - [0:0]" for key in chains)
@@ -51,7 +51,7 @@ def _chains(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
         yield from (f"-A {key.chain} {words}" for words in (rules if isinstance(rules, tuple) else ()))
 
 
-def _rules(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iterator[str]:
+def _write_rules(table: str, delta: Delta[Key, Value], old: Ports, new: Ports) -> Iterator[str]:
     for rule, times in _select_rules(table, delta.removed):
         yield from (f"-D {rule.chain} {write_rule(rule, old)}" for _ in range(times))
     for key, (before, after) in delta.changed.items():
@@ -68,7 +68,7 @@ def _select_rules(table: str, objects: Mapping[Key, Value]) -> Iterator[tuple[Ru
             yield key, value
 
 
-def _deletions(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
+def _write_deletions(table: str, delta: Delta[Key, Value]) -> Iterator[str]:
     gone = [key.chain for key in delta.removed if isinstance(key, ChainName) and key.table == table]
     yield from (f"-F {chain}" for chain in gone)
     yield from (f"-X {chain}" for chain in gone)
@@ -78,7 +78,7 @@ def write_rule(rule: Rule, ports: Ports) -> str:
     return rule.words.replace(PORT, str(ports(rule.front))) if rule.front else rule.words
 
 
-def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
+def read_rules(saved: str, fronts: Fronts) -> dict[Key, Value]:
     """Collect vipwire's chains and rules from iptables-save output of one or several tables.
 
     Raise DecodeError for text that iptables-save does not print.
@@ -92,7 +92,7 @@ def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
             if chain in ours:
                 members[ChainName(table, chain)] = rules
             elif chain in BUILT_IN:
-                ends = {words: target(words) for words in rules}
+                ends = {words: find_rule_target(words) for words in rules}
                 jumps = [words for words in rules if ends[words] in ours]
                 times.update(Rule(table, chain, words, first=ends[words] not in _LAST_JUMPS) for words in jumps)
     for key, rules in members.items():
@@ -100,7 +100,7 @@ def read(saved: str, fronts: Fronts) -> dict[Key, Value]:
             found[key] = tuple(rules)
         else:
             found[key] = None
-            times.update(_members(key, rules, fronts))
+            times.update(_read_chain(key, rules, fronts))
     found.update((rule, many) for rule, many in times.items())
     return found
 
@@ -110,17 +110,17 @@ FIXED: Final = frozenset({names.PORTALS_FILTER, names.REFUSE})
 _LAST_JUMPS: Final = (names.NODEPORT_CONTAINER, names.NODEPORT_HOST)
 
 
-def _members(key: ChainName, rules: Iterable[str], fronts: Fronts) -> Iterator[Rule]:
+def _read_chain(key: ChainName, rules: Iterable[str], fronts: Fronts) -> Iterator[Rule]:
     """Read the rules of a chain. A misplaced `first` rule counts as another rule, so that vipwire replaces it."""
     at_head = True
     for words in rules:
-        leads = words.startswith(("-s ", "-i ")) and target(words) in CHAINS[key.table]
-        first = leads or target(words) == "RETURN"
+        leads = words.startswith(("-s ", "-i ")) and find_rule_target(words) in CHAINS[key.table]
+        first = leads or find_rule_target(words) == "RETURN"
         at_head = at_head and first
-        yield _rule(key, words, fronts)._replace(first=at_head)
+        yield _parse_rule(key, words, fronts)._replace(first=at_head)
 
 
-def _rule(key: ChainName, words: str, fronts: Fronts) -> Rule:
+def _parse_rule(key: ChainName, words: str, fronts: Fronts) -> Rule:
     found = _LEADS.fullmatch(words)
     if found is not None:
         front = fronts.get((found["protocol"], int(found["port"])))
@@ -129,7 +129,7 @@ def _rule(key: ChainName, words: str, fronts: Fronts) -> Rule:
     return Rule(key.table, key.chain, words)
 
 
-def removal(saved: str) -> str:
+def write_removal(saved: str) -> str:
     """Write the removal of all of vipwire's objects in iptables-save output; "" if none exist."""
-    everything = read(saved, {})
-    return script(Delta(removed=everything), lambda _: 0, lambda _: 0) if everything else ""
+    everything = read_rules(saved, {})
+    return write_script(Delta(removed=everything), lambda _: 0, lambda _: 0) if everything else ""

@@ -11,7 +11,7 @@ from vipwire.modes.xtables.tool import IptablesTool, installed_tools
 K = TypeVar("K")
 
 
-def by_use(saved: Mapping[K, str]) -> list[K]:
+def order_by_use(saved: Mapping[K, str]) -> list[K]:
     """Order engines by the evidence that this node uses them: first kubelet's chains, then more rules.
 
     `saved` is each engine's iptables-save output. The sort is stable.
@@ -24,7 +24,9 @@ def by_use(saved: Mapping[K, str]) -> list[K]:
     return sorted(saved, key=evidence, reverse=True)
 
 
-def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple[list[IptablesTool], list[str]]:
+def find_used_tools(
+    family: Family, purpose: str, *, limit: float | None = None
+) -> tuple[list[IptablesTool], list[str]]:
     """Order the installed tools by the evidence that this node uses them.
 
     Unreadable ones are left out; the second result has the reasons.
@@ -36,7 +38,7 @@ def in_use(family: Family, purpose: str, *, limit: float | None = None) -> tuple
             saved[tool] = tool.save()
         except CommitError as error:
             errors.append(str(error))
-    return by_use(saved), errors
+    return order_by_use(saved), errors
 
 
 def first_accepted(tools: Iterable[IptablesTool], trial: str, refusals: list[str]) -> IptablesTool | None:

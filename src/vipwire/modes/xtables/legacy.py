@@ -50,34 +50,34 @@ class LegacySocket:
     def close(self) -> None:
         self._socket.close()
 
-    def info(self, table: str) -> Info:
+    def read_info(self, table: str) -> Info:
         """Read a table's hooks and size."""
         buffer = ctypes.create_string_buffer(table.encode(), _INFO.size)
-        self._ask(table, _GET_INFO, buffer)
+        self._request(table, _GET_INFO, buffer)
         found = _INFO.unpack(buffer.raw)
         return Info(buffer.raw, found[1], found[-2], found[-1])
 
-    def entries(self, table: str) -> memoryview:
+    def read_entries(self, table: str) -> memoryview:
         """Read a table in the kernel's form; retry if it grows meanwhile."""
         while True:
-            size = self.info(table).size
+            size = self.read_info(table).size
             buffer = ctypes.create_string_buffer(_ASK.size + size)
             _ASK.pack_into(buffer, 0, table.encode(), size)
             try:
-                self._ask(table, _GET_ENTRIES, buffer)
+                self._request(table, _GET_ENTRIES, buffer)
             except BlockingIOError:
                 continue
             return memoryview(buffer).cast("B")[_ASK.size :]
 
     def count_rules(self, table: str) -> Census:
         """Count a table's rules: all entries but the end of each chain and the beginning of user-defined ones."""
-        info, block = self.info(table), self.entries(table)
+        info, block = self.read_info(table), self.read_entries(table)
         names = [found[1] for found in _CHAIN.finditer(block)]
         chains = frozenset(name.decode("utf-8", "replace") for name in names if name != b"ERROR")
         overhead = info.hooks.bit_count() + _HEAD_AND_END * len(chains) + 1
         return Census(chains, max(0, info.entries - overhead))
 
-    def _ask(self, table: str, what: int, buffer: "ctypes.Array[ctypes.c_char]") -> None:
+    def _request(self, table: str, what: int, buffer: "ctypes.Array[ctypes.c_char]") -> None:
         """Call getsockopt(2) with the question in its buffer; socket.getsockopt cannot pass one."""
         length = ctypes.c_uint32(len(buffer))
         if self._getsockopt(self._socket.fileno(), self._level, what, buffer, ctypes.byref(length)):

@@ -107,7 +107,9 @@ class Surroundings:
         return None
 
 
-def judge(conditions: tuple[Condition, ...], header: PacketHeader, surroundings: Surroundings) -> "Judgement":
+def evaluate_conditions(
+    conditions: tuple[Condition, ...], header: PacketHeader, surroundings: Surroundings
+) -> "Judgement":
     """Judge a packet by all conditions in order, until one fails.
 
     After an unknown condition no match draws a random number, because the draws must equal the kernel's.
@@ -128,10 +130,10 @@ def judge(conditions: tuple[Condition, ...], header: PacketHeader, surroundings:
 def would_hold(conditions: tuple[Condition, ...], header: PacketHeader, surroundings: Surroundings) -> bool:
     """Report whether a packet would match a missing rule, apart from chance and lists."""
     plain = tuple(each for each in conditions if each.option not in _WITH_EFFECT)
-    return judge(plain, header, surroundings).holds is True
+    return evaluate_conditions(plain, header, surroundings).holds is True
 
 
-def goes_here(header: PacketHeader, surroundings: Surroundings) -> bool:
+def is_destined_here(header: PacketHeader, surroundings: Surroundings) -> bool:
     packet = header.packet
     return (packet.to_node and header.destination == packet.destination) or surroundings.owns(header.destination)
 
@@ -178,14 +180,14 @@ class Judgement:
         return word in ("all", protocol.label)
 
     def port(self, condition: Condition) -> bool | None:
-        return self._header.port in _ports(condition.words[0])
+        return self._header.port in _parse_ports(condition.words[0])
 
     def ports(self, condition: Condition) -> bool | None:
-        ranges = [_ports(each) for each in condition.words[0].split(",")]
+        ranges = [_parse_ports(each) for each in condition.words[0].split(",")]
         return any(self._header.port in each for each in ranges)
 
     def first_port(self, condition: Condition) -> bool | None:
-        return self._header.packet.port in _ports(condition.words[0])
+        return self._header.packet.port in _parse_ports(condition.words[0])
 
     def state(self, condition: Condition) -> bool | None:
         states = set(condition.words[0].split(","))
@@ -206,7 +208,7 @@ class Judgement:
         return self._header.packet.from_node if condition.words[0] == "LOCAL" else None
 
     def local_destination(self, condition: Condition) -> bool | None:
-        return goes_here(self._header, self._around) if condition.words[0] == "LOCAL" else None
+        return is_destined_here(self._header, self._around) if condition.words[0] == "LOCAL" else None
 
     def flags(self, condition: Condition) -> bool | None:
         """Match `--tcp-flags MASK SET`: a connection's first segment has SYN alone."""
@@ -235,14 +237,14 @@ class Judgement:
         return self._around.draw(chance, in_turn=mode == "nth") if 0 <= chance <= 1 else None
 
     def is_recalled(self, condition: Condition) -> bool | None:
-        return self._around.recall(self._list(condition), int(condition.detail("--seconds")))
+        return self._around.recall(self._split_list(condition), int(condition.detail("--seconds")))
 
     def remembered(self, condition: Condition) -> bool | None:
-        client, name = format_address(self._header.source), self._list(condition)
+        client, name = format_address(self._header.source), self._split_list(condition)
         self.effects.append(Effect(Verdict.REMEMBER, f"{client} in {name}"))
         return True
 
-    def _list(self, condition: Condition) -> str:
+    def _split_list(self, condition: Condition) -> str:
         """Return the name of a list of whole addresses; raise ValueError for any other list."""
         condition.detail("--rsource")
         mask = parse_address(condition.detail("--mask"))
@@ -270,7 +272,7 @@ def _is_within(address: Address, text: str) -> bool:
     return int.from_bytes(address) & mask == int.from_bytes(wanted) & mask
 
 
-def _ports(text: str) -> range:
+def _parse_ports(text: str) -> range:
     low, colon, high = text.partition(":")
     first, last = int(low or 0), int((high or _LARGEST_PORT) if colon else low)
     if not 0 <= first <= last <= _LARGEST_PORT:

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final, NamedTuple
 
-from vipwire.modes.xtables.save import BUILT_IN, ChainName, Chains, target
+from vipwire.modes.xtables.save import BUILT_IN, ChainName, Chains, find_rule_target
 
 TABLES: Final = ("filter", "nat", "mangle")
 """In the order of removal."""
@@ -59,7 +59,7 @@ class RuleOwner(ABC):
         """Yield the rules that go with this mode from chains that stay, each as often as it occurs."""
         del kubelet
         for chain in BUILT_IN & chains.keys():
-            yield from (ChainRule(chain, rule) for rule in chains[chain] if self.owns(table, target(rule)))
+            yield from (ChainRule(chain, rule) for rule in chains[chain] if self.owns(table, find_rule_target(rule)))
 
     def words(self, table: str) -> frozenset[ChainRule]:
         """Return the words of such rules that may equal another mode's."""
@@ -85,7 +85,7 @@ def count_chains(
     return dict(counts)
 
 
-def removals(
+def write_removals(
     tables: Tables,
     leaving: Collection[RuleOwner],
     running: RuleOwner | None = None,
@@ -105,12 +105,12 @@ def removals(
             gone -= running.removable(table, chains, kubelet=kubelet)
             links -= running.words(table)
         gone = (gone - guarded) | {owner.trial for owner in leaving if owner.trial in chains}
-        links = {link for link in links if target(link.rule) not in guarded}
-        if text := removal(table, chains, gone, links):
+        links = {link for link in links if find_rule_target(link.rule) not in guarded}
+        if text := write_removal(table, chains, gone, links):
             yield text
 
 
-def removal(table: str, chains: Chains, gone: Collection[str], links: Collection[ChainRule]) -> str:
+def write_removal(table: str, chains: Chains, gone: Collection[str], links: Collection[ChainRule]) -> str:
     """Write the removal of chains of a table, and of rules in other chains; "" if there are none.
 
     A chain that other rules jump to is only emptied.
@@ -122,7 +122,7 @@ def removal(table: str, chains: Chains, gone: Collection[str], links: Collection
             if ChainRule(chain, rule) in links:
                 lines.append(f"-D {chain} {rule}")
             else:
-                pinned.add(target(rule))
+                pinned.add(find_rule_target(rule))
     lines += (f"-X {chain}" for chain in chains if chain in gone and chain not in pinned)
     return "\n".join([f"*{table}", *lines, "COMMIT", ""]) if lines else ""
 

@@ -95,7 +95,7 @@ def parse_rule(text: str) -> ParsedRule:
         words = shlex.split(text)
     except ValueError as error:
         raise DecodeError(f"iptables-save: {error} in the rule {text!r}") from error
-    return _Reader(words).rule()
+    return _Reader(words).read_rule()
 
 
 class _Reader:
@@ -104,31 +104,31 @@ class _Reader:
     def __init__(self, words: list[str]) -> None:
         self._words, self._at, self._module = words, 0, ""
 
-    def rule(self) -> ParsedRule:
+    def read_rule(self) -> ParsedRule:
         """Parse up to the first unknown word."""
         conditions: list[Condition] = []
         while self._at < len(self._words):
             word, first = self._words[self._at], self._at
             if word in ("-j", "-g"):
-                return self._target(tuple(conditions))
+                return self._read_target(tuple(conditions))
             if word == "-m" and (module := self._consume(1)) is not None:
                 self._module = module[0]
                 continue
             if word in _JUDGES_NOTHING and self._consume(1) is not None:
                 continue
-            condition = self._condition()
+            condition = self._read_condition()
             if condition is None:
                 return ParsedRule(tuple(conditions), unknown=self._words[first])
             conditions.append(condition)
         return ParsedRule(tuple(conditions))
 
-    def _target(self, conditions: tuple[Condition, ...]) -> ParsedRule:
+    def _read_target(self, conditions: tuple[Condition, ...]) -> ParsedRule:
         word, *rest = self._words[self._at :]
         if not rest:
             return ParsedRule(conditions, unknown=word)
         return ParsedRule(conditions, rest[0], tuple(rest[1:]), word == "-g")
 
-    def _condition(self) -> Condition | None:
+    def _read_condition(self) -> Condition | None:
         wanted = self._words[self._at] != "!"
         self._at += not wanted
         name = self._words[self._at] if self._at < len(self._words) else ""

@@ -65,7 +65,7 @@ def read_table(text: str) -> dict[str, list[str]]:
     return next(iter(read_tables(text).values()), {})
 
 
-def target(rule: str) -> str:
+def find_rule_target(rule: str) -> str:
     """Return the target of a jump or goto; "" if the rule only counts."""
     found = _TARGET.search(_COMMENT.sub("", rule) if "--comment" in rule else rule)
     return found[1] if found else ""

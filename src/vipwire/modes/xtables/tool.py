@@ -17,7 +17,7 @@ from typing import BinaryIO, Final, Protocol
 
 from vipwire.errors import BusyError, CommitError, UnsupportedError
 from vipwire.linux.netlink.nftables import encode
-from vipwire.linux.netlink.nftables.decode import chain_names
+from vipwire.linux.netlink.nftables.decode import list_chain_names
 from vipwire.linux.netlink.nftables.wire import ABSENT, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
@@ -73,9 +73,9 @@ class IptablesTool:
     def __init__(self, family: Family, variant: Variant, purpose: str, *, limit: float | None = None) -> None:
         self.family, self.variant, self._limit = family, variant, limit
         self.name = f"{PROGRAM[family]}-{variant.value}"
-        self._restore = _require(family, variant, "-restore", purpose)
-        self._save = _require(family, variant, "-save", purpose)
-        self._plain = _find(family, variant, "")
+        self._restore = _require_tool(family, variant, "-restore", purpose)
+        self._save = _require_tool(family, variant, "-save", purpose)
+        self._plain = _find_tool_of_variant(family, variant, "")
 
     def save(self, *tables: str, counted: bool = False) -> str:
         """Print these tables, or all; `counted`: each rule behind its `[packets:bytes]`.
@@ -97,7 +97,7 @@ class IptablesTool:
         with os.fdopen(os.memfd_create("errors"), "w+b") as errors:
             try:
                 process = subprocess.Popen(  # noqa: S603 - as below
-                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=_environment()
+                    command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=_build_environment()
                 )
             except OSError as error:
                 raise CommitError(f"{self.name}: {error}") from error
@@ -121,7 +121,9 @@ class IptablesTool:
         with _memory_file(text) as given:
             done = self._run([self._restore, "--noflush", "--counters", "-w", str(wait)], given)
             if done.returncode:
-                raise refusal(self.name, done.stderr.decode(errors="replace"), _reread(given), waited=wait)
+                raise build_restore_error(
+                    self.name, done.stderr.decode(errors="replace"), _read_again(given), waited=wait
+                )
 
     def chain(self, table: str, chain: str) -> list[str]:
         """List the rules of one chain, each without `-A CHAIN`. Raise CommitError if reading fails."""
@@ -157,9 +159,9 @@ class IptablesTool:
 
     def _run(self, command: list[str], given: BinaryIO | None = None) -> "subprocess.CompletedProcess[bytes]":
         try:
-            return _call(command, given, self._limit)
+            return _run_command(command, given, self._limit)
         except (OSError, subprocess.SubprocessError) as error:
-            transaction = "" if given is None else _reread(given)
+            transaction = "" if given is None else _read_again(given)
             raise CommitError(f"{self.name}: {error}", transaction=transaction) from error
 
 
@@ -167,15 +169,15 @@ def chains_by_table(family: Family, variant: Variant, tables: Iterable[str]) -> 
     """List the user-defined chains of an engine's tables, without a program. Raise OSError if the kernel refuses."""
     if variant is Variant.LEGACY:
         there = legacy_tables(family)  # reading a table that is not there would create it
-        return {table: _legacy_chains(family, table) if table in there else frozenset() for table in tables}
+        return {table: _list_legacy_chains(family, table) if table in there else frozenset() for table in tables}
     with NetlinkSocket(NETLINK_NETFILTER) as sock:
-        found = chain_names(sock, family)
+        found = list_chain_names(sock, family)
     return {
         table: frozenset(chain for chain, is_base in found.get(table, {}).items() if not is_base) for table in tables
     }
 
 
-def _legacy_chains(family: Family, table: str) -> frozenset[str]:
+def _list_legacy_chains(family: Family, table: str) -> frozenset[str]:
     with closing(LegacySocket(family)) as opened:
         return opened.count_rules(table).chains
 
@@ -189,21 +191,21 @@ def installed_tools(family: Family, purpose: str, *, limit: float | None = None)
         yield tool
 
 
-def with_tables(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:
+def find_tools_with_tables(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:
     """Yield the tools of a family whose engine can hold rules here.
 
     iptables-legacy would create a table that it names, and iptables-nft fails on a kernel without nf_tables.
     """
     for tool in installed_tools(family, purpose, limit=limit):
-        if legacy_tables(family) if tool.variant is Variant.LEGACY else nft_engine():
+        if legacy_tables(family) if tool.variant is Variant.LEGACY else has_nft_engine():
             yield tool
 
 
-def nft_engine() -> bool:
+def has_nft_engine() -> bool:
     """Report whether this kernel has nf_tables, or refuses the question to this process."""
     try:
         with NetlinkSocket(NETLINK_NETFILTER) as sock:
-            sock.request(MessageType.GETGEN, encode.ask_generation())
+            sock.request(MessageType.GETGEN, encode.request_generation())
     except OSError as error:
         return error.errno not in ABSENT
     return True
@@ -216,10 +218,10 @@ def legacy_tables(family: Family) -> tuple[str, ...]:
         return ()
 
 
-def versions(family: Family = Family.IPV4) -> Mapping[Variant, str]:
+def find_versions(family: Family = Family.IPV4) -> Mapping[Variant, str]:
     """Return the version output of each installed variant."""
-    paths = ((variant, _find(family, variant, "")) for variant in Variant)
-    return {variant: _version(path) for variant, path in paths if path is not None}
+    paths = ((variant, _find_tool_of_variant(family, variant, "")) for variant in Variant)
+    return {variant: _read_version(path) for variant, path in paths if path is not None}
 
 
 def preferred_variant() -> Variant | None:
@@ -227,11 +229,11 @@ def preferred_variant() -> Variant | None:
     path = _find_tool("iptables")
     if path is None:
         return None
-    return Variant.NFT if "nf_tables" in _version(path) else Variant.LEGACY
+    return Variant.NFT if "nf_tables" in _read_version(path) else Variant.LEGACY
 
 
-def _require(family: Family, variant: Variant, suffix: str, purpose: str) -> str:
-    path = _find(family, variant, suffix)
+def _require_tool(family: Family, variant: Variant, suffix: str, purpose: str) -> str:
+    path = _find_tool_of_variant(family, variant, suffix)
     if path is None:
         raise UnsupportedError(
             f"{purpose} needs {PROGRAM[family]}-{variant.value}{suffix}, which is not installed: "
@@ -240,7 +242,7 @@ def _require(family: Family, variant: Variant, suffix: str, purpose: str) -> str
     return path
 
 
-def _find(family: Family, variant: Variant, suffix: str) -> str | None:
+def _find_tool_of_variant(family: Family, variant: Variant, suffix: str) -> str | None:
     """Find a program by the variant's name, else by the plain name if that is of the variant."""
     path = _find_tool(f"{PROGRAM[family]}-{variant.value}{suffix}")
     if path is None and preferred_variant() is variant:
@@ -257,8 +259,8 @@ def _rules_of(listed: bytes) -> str:
     return "\n".join(line for line in lines if line.startswith("-A "))
 
 
-def _version(path: str) -> str:
-    return _call([path, "--version"]).stdout.decode(errors="replace").strip()
+def _read_version(path: str) -> str:
+    return _run_command([path, "--version"]).stdout.decode(errors="replace").strip()
 
 
 @contextmanager
@@ -275,12 +277,12 @@ def _memory_file(text: Iterable[str]) -> Iterator[BinaryIO]:
         yield given
 
 
-def _reread(given: BinaryIO) -> str:
+def _read_again(given: BinaryIO) -> str:
     given.seek(0)
     return given.read().decode()
 
 
-def _call(
+def _run_command(
     command: list[str], given: BinaryIO | None = None, limit: float | None = None
 ) -> "subprocess.CompletedProcess[bytes]":
     return subprocess.run(  # noqa: S603 - a path that `_find_tool` has found, and no shell
@@ -289,11 +291,11 @@ def _call(
         capture_output=True,
         check=False,
         timeout=limit,
-        env=_environment(),
+        env=_build_environment(),
     )
 
 
-def _environment() -> dict[str, str]:
+def _build_environment() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C"}
 
 
@@ -301,11 +303,11 @@ _LINE: Final = re.compile(r"line:? (\d+)")
 _SERVICE: Final = re.compile(r"([a-z0-9.-]+/[a-z0-9.-]+(?::[a-z0-9-]+)?)(?=[ \"]|$)")
 
 
-def refusal(name: str, said: str, text: str, *, waited: int) -> CommitError:
+def build_restore_error(name: str, said: str, text: str, *, waited: int) -> CommitError:
     """Turn the output of iptables-restore into an error; `waited` are the seconds of its wait for the lock."""
     reason = " ".join(line.strip() for line in said.splitlines() if not line.startswith("Try `")).strip()
     if "xtables lock" in reason:
-        return BusyError(f"{name}-restore waited {waited} s for the xtables lock, held by {lock_holder()}")
+        return BusyError(f"{name}-restore waited {waited} s for the xtables lock, held by {find_lock_holder()}")
     lines = text.splitlines()
     found = _LINE.search(reason)
     number = int(found[1]) if found else 0
@@ -318,7 +320,7 @@ def refusal(name: str, said: str, text: str, *, waited: int) -> CommitError:
     return CommitError(f"{name}-restore: line {number}{about}: {line}: {reason}", transaction=text)
 
 
-def lock_holder(lock: Path | None = None, proc: Path = Path("/proc")) -> str:
+def find_lock_holder(lock: Path | None = None, proc: Path = Path("/proc")) -> str:
     """Name the process that holds the xtables lock, as far as /proc tells.
 
     Without `lock`, this checks the file that iptables-legacy uses, which the environment may set.

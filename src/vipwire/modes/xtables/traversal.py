@@ -13,8 +13,8 @@ from vipwire.modes.xtables.match import (
     ListedRule,
     PacketHeader,
     Surroundings,
-    goes_here,
-    judge,
+    evaluate_conditions,
+    is_destined_here,
     parse_masked,
     would_hold,
 )
@@ -50,21 +50,21 @@ class Traversal:
         The next hook depends on the packet's destination, which a verdict may have translated.
         """
         from_node = self.header.packet.from_node
-        yield self.hook("nat", "OUTPUT" if from_node else "PREROUTING")
-        local = goes_here(self.header, self._surroundings)
+        yield self.run_hook("nat", "OUTPUT" if from_node else "PREROUTING")
+        local = is_destined_here(self.header, self._surroundings)
         if from_node:
-            yield self.hook("filter", "OUTPUT")
-            yield self.hook("nat", "POSTROUTING")
+            yield self.run_hook("filter", "OUTPUT")
+            yield self.run_hook("nat", "POSTROUTING")
         if local:
-            yield self.hook("filter", "INPUT")
+            yield self.run_hook("filter", "INPUT")
         elif not from_node:
-            yield self.hook("filter", "FORWARD")
-            yield self.hook("nat", "POSTROUTING")
+            yield self.run_hook("filter", "FORWARD")
+            yield self.run_hook("nat", "POSTROUTING")
 
-    def hook(self, table: str, chain: str) -> Verdict | None:
+    def run_hook(self, table: str, chain: str) -> Verdict | None:
         """Pass a built-in chain; return the verdict that ended it, None if no rule did."""
         self._where, self.ended = f"{table} {chain}", None
-        verdict = self._chain(table, chain, self._surroundings.rules(table, chain, self.header) or ())
+        verdict = self._run_chain(table, chain, self._surroundings.rules(table, chain, self.header) or ())
         return None if verdict is Verdict.RETURN else verdict
 
     def note(
@@ -73,7 +73,7 @@ class Traversal:
         """Note an object that is no rule; without an effect, as missing."""
         self.steps.append(Step("", name, text, state, (effect,) if effect else ()))
 
-    def _chain(self, table: str, name: str, rules: Iterable[ListedRule]) -> Verdict | None:
+    def _run_chain(self, table: str, name: str, rules: Iterable[ListedRule]) -> Verdict | None:
         """Evaluate a chain; return the final verdict, RETURN behind a goto, None to continue."""
         self._depth += 1
         try:
@@ -82,7 +82,7 @@ class Traversal:
             for listed in rules:
                 if listed.state is ObjectState.MISSING:
                     self._note_missing(name, listed)
-                elif verdict := self._rule(table, name, listed):
+                elif verdict := self._run_rule(table, name, listed):
                     return verdict
         finally:
             self._depth -= 1
@@ -91,40 +91,40 @@ class Traversal:
     def _note_missing(self, chain: str, listed: ListedRule) -> None:
         """Note a missing rule, or the missing chain, that the packet would match."""
         if not listed.text or would_hold(parse_rule(listed.text).conditions, self.header, self._surroundings):
-            self.steps.append(self._step(chain, listed))
+            self.steps.append(self._build_step(chain, listed))
 
-    def _rule(self, table: str, chain: str, listed: ListedRule) -> Verdict | None:
+    def _run_rule(self, table: str, chain: str, listed: ListedRule) -> Verdict | None:
         """Try a rule; return its verdict, None to continue."""
         at = len(self.steps)
         try:
-            verdict, effects, steps = self._tried_on(table, listed)
+            verdict, effects, steps = self._try_rule(table, listed)
         except (DecodeError, ValueError):
-            self.steps[at:] = [self._step(chain, listed, Effect(Verdict.UNREADABLE))]
+            self.steps[at:] = [self._build_step(chain, listed, Effect(Verdict.UNREADABLE))]
             self.uncertain = True
             return None
         if effects:
-            self.steps[at:at] = [self._step(chain, listed, *effects), *steps]
+            self.steps[at:at] = [self._build_step(chain, listed, *effects), *steps]
         return verdict
 
-    def _tried_on(self, table: str, listed: ListedRule) -> tuple[Verdict | None, list[Effect], list[Step]]:
+    def _try_rule(self, table: str, listed: ListedRule) -> tuple[Verdict | None, list[Effect], list[Step]]:
         """Judge the packet by a rule, and apply its target. Raise an error for an unknown target."""
         self._tried += 1
         if self._tried > _MOST_RULES:
             raise ValueError(listed.text)
         rule = parse_rule(listed.text)
-        judgement = judge(rule.conditions, self.header, self._surroundings)
+        judgement = evaluate_conditions(rule.conditions, self.header, self._surroundings)
         if judgement.holds is False:
             missing = (step for step in judgement.steps if step.state is ObjectState.MISSING)
             self.steps += [step for step in missing if step not in self.steps]
             return None, [], []
         if judgement.holds is None or rule.unknown:
             raise ValueError(rule.unknown or listed.text)
-        verdict, effects = self._act(table, rule)
+        verdict, effects = self._run_target(table, rule)
         if verdict in _ENDS and self.ended is None:
             self.ended = listed
         return verdict, [*judgement.effects, *effects], judgement.steps
 
-    def _act(self, table: str, rule: ParsedRule) -> _Outcome:
+    def _run_target(self, table: str, rule: ParsedRule) -> _Outcome:
         if not rule.target:
             return None, []
         if verdict := _VERDICTS.get(rule.target):
@@ -141,14 +141,14 @@ class Traversal:
         if rules is None or rule.options:
             raise ValueError(rule.target)
         before = len(self.steps)
-        verdict = self._chain(table, rule.target, rules)
+        verdict = self._run_chain(table, rule.target, rules)
         effect = Effect(Verdict.GOTO if rule.goto else Verdict.JUMP, rule.target)
         told = [effect] if verdict in _ENDS or len(self.steps) > before else []
         if verdict in _ENDS:
             return verdict, told
         return Verdict.RETURN if rule.goto else None, told
 
-    def _mark(self, rule: ParsedRule) -> list[Effect]:
+    def _note_mark(self, rule: ParsedRule) -> list[Effect]:
         value, mask = parse_masked(rule.option("--set-xmark"))
         return self._set_mark(self.header.mark & ~mask ^ value)
 
@@ -189,12 +189,12 @@ class Traversal:
         rule.option("--set-mss")
         return [Effect(Verdict.CLAMP)]
 
-    def _step(self, chain: str, listed: ListedRule, *effects: Effect) -> Step:
+    def _build_step(self, chain: str, listed: ListedRule, *effects: Effect) -> Step:
         name = "" if self._where.endswith(f" {chain}") else chain
         return Step(self._where, name, listed.shown or listed.text, listed.state, effects)
 
     _CHANGES: ClassVar[dict[str, Callable[["Traversal", ParsedRule], list[Effect]]]] = {
-        "MARK": _mark,
+        "MARK": _note_mark,
         "SET": _mark_of_set,
         "DNAT": _translate,
         "REDIRECT": _redirect,

@@ -22,30 +22,30 @@ RESTORE: Final = {Family.IPV4: "iptables-restore --noflush", Family.IPV6: "ip6ta
 _UNREACHABLE: Final = {Family.IPV4: "icmp-port-unreachable", Family.IPV6: "icmp6-port-unreachable"}
 
 
-def rule(*words: str) -> str:
+def join_rule(*words: str) -> str:
     return " ".join(word for word in words if word)
 
 
-def comment(text: str) -> str:
+def match_comment(text: str) -> str:
     """Write a comment; it must hold a space or a slash, so that iptables-save quotes it."""
     return f'-m comment --comment "{text}"'
 
 
-def host(address: Address) -> str:
+def format_host(address: Address) -> str:
     return f"{format_address(address)}/{len(address) * 8}"
 
 
-def to(address: Address | None) -> str:
+def match_destination(address: Address | None) -> str:
     """Match a destination; "" if None."""
-    return "" if address is None else f"-d {host(address)}"
+    return "" if address is None else f"-d {format_host(address)}"
 
 
-def in_prefix(prefix: Prefix) -> str:
+def format_prefix(prefix: Prefix) -> str:
     """Match destinations in a prefix; "" for all destinations."""
     return f"-d {prefix}" if prefix.length else ""
 
 
-def ports(first: int, last: int) -> str:
+def format_ports(first: int, last: int) -> str:
     """Write a range of ports for `--dport`, `last` included."""
     return str(first) if first == last else f"{first}:{last}"
 
@@ -58,10 +58,12 @@ def match_service_port(
     `source` is a match that stands first, `matches` stand before the port.
     """
     name = protocol.label
-    return rule(source, to(address), f"-p {name}", comment(note), *matches, f"-m {name} --dport {port}")
+    return join_rule(
+        source, match_destination(address), f"-p {name}", match_comment(note), *matches, f"-m {name} --dport {port}"
+    )
 
 
-def from_pod(traffic: PodTraffic | None) -> tuple[str, ...]:
+def match_pod_traffic(traffic: PodTraffic | None) -> tuple[str, ...]:
     """Match packets from Pods, one alternative each; empty if vipwire cannot tell Pods."""
     match traffic:
         case PodPrefixes(prefixes):
@@ -73,12 +75,12 @@ def from_pod(traffic: PodTraffic | None) -> tuple[str, ...]:
     return ()
 
 
-def own_mask(mark: int) -> str:
+def compute_own_mask(mark: int) -> str:
     """Write a mark that is its own mask: `0x4000/0x4000`."""
     return f"{mark:#x}/{mark:#x}"
 
 
-def refuse(family: Family, protocol: Protocol | None) -> str:
+def write_reject_target(family: Family, protocol: Protocol | None) -> str:
     """Refuse the client; for TCP the rule must match `-p tcp`.
 
     kube-proxy answers TCP with ICMP, which Linux ignores inside connect(), so its clients fail a second later.

@@ -89,20 +89,20 @@ def quote_text(text: str) -> str:
     return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…")
 
 
-def _word(text: str, what: str, allowed: Mapping[str, T]) -> T:
+def _parse_word(text: str, what: str, allowed: Mapping[str, T]) -> T:
     try:
         return allowed[text.strip().lower()]
     except KeyError:
         raise ValueError(f"{quote_text(text)} is no {what}; allowed: {', '.join(allowed)}") from None
 
 
-def one_of(what: str, allowed: Mapping[str, object]) -> Reader:
+def build_word_reader(what: str, allowed: Mapping[str, object]) -> Reader:
     """Return the reader of an enumerated word; `what` describes the value in errors."""
-    return lambda text: Reading(_word(text, what, allowed))
+    return lambda text: Reading(_parse_word(text, what, allowed))
 
 
-def member_of(what: str, kind: type[E]) -> Reader:
-    return one_of(what, {each.value: each for each in kind})
+def build_enum_reader(what: str, kind: type[E]) -> Reader:
+    return build_word_reader(what, {each.value: each for each in kind})
 
 
 def read_list(read: Callable[[str], T], collect: Callable[[Iterable[T]], object]) -> Reader:
@@ -119,17 +119,17 @@ def read_list(read: Callable[[str], T], collect: Callable[[Iterable[T]], object]
     return read_all
 
 
-def _flags(known: Mapping[str, SchedulerFlag]) -> Reader:
-    return read_list(lambda word: _word(word, "flag of a scheduler", known), frozenset)
+def _build_flag_reader(known: Mapping[str, SchedulerFlag]) -> Reader:
+    return read_list(lambda word: _parse_word(word, "flag of a scheduler", known), frozenset)
 
 
-scheduler: Final = one_of("scheduler of the kernel", {name: name for name in SCHEDULERS})
-scheduler_flags: Final = _flags(_FLAGS)
-numbered_flags: Final = _flags(_NUMBERED_FLAGS)
+scheduler: Final = build_word_reader("scheduler of the kernel", {name: name for name in SCHEDULERS})
+scheduler_flags: Final = _build_flag_reader(_FLAGS)
+numbered_flags: Final = _build_flag_reader(_NUMBERED_FLAGS)
 prefixes: Final = read_list(Prefix.parse, tuple)
 
 
-def weights(text: str) -> Reading:
+def parse_weights(text: str) -> Reading:
     """Read weights by endpoint address; invalid entries do not affect the others."""
     try:
         given = json.loads(text)
@@ -143,20 +143,20 @@ def weights(text: str) -> Reading:
     complaints: list[str] = []
     for address, weight in given.items():
         try:
-            found.update((_weight(address, weight),))
+            found.update((_parse_weight(address, weight),))
         except ValueError as error:
             complaints.append(str(error))
     return Reading(MappingProxyType(found), tuple(complaints))
 
 
-def _weight(address: str, weight: object) -> tuple[Address, int]:
+def _parse_weight(address: str, weight: object) -> tuple[Address, int]:
     if not isinstance(weight, int) or isinstance(weight, bool) or not 0 <= weight <= HEAVIEST:
         why = f"{quote_text(str(weight))} is no weight; allowed: whole numbers from 0 to {HEAVIEST}"
         raise ValueError(f"{address[:_LONGEST]}: {why}")
     return parse_address(address), weight
 
 
-def duration(what: str) -> Reader:
+def build_duration_reader(what: str) -> Reader:
     """Return the reader of a duration in minutes and seconds as seconds; `what` describes the value in errors."""
 
     def read(text: str) -> Reading:
@@ -170,7 +170,7 @@ def duration(what: str) -> Reader:
     return read
 
 
-def seconds(text: str) -> Reading:
+def parse_seconds(text: str) -> Reading:
     word = text.strip()
     if not (word.isascii() and word.isdigit() and len(word) < _LONGEST and int(word) <= LONGEST_DRAIN):
         allowed = f"whole seconds from 0 to {LONGEST_DRAIN}, without a unit, such as 30"
@@ -178,7 +178,7 @@ def seconds(text: str) -> Reading:
     return Reading(int(word))
 
 
-def count(what: str, most: int) -> Reader:
+def build_count_reader(what: str, most: int) -> Reader:
     def read(text: str) -> Reading:
         word = text.strip()
         if not (word.isascii() and word.isdigit() and len(word) < _LONGEST and 1 <= int(word) <= most):
@@ -188,7 +188,7 @@ def count(what: str, most: int) -> Reader:
     return read
 
 
-def port_ranges(text: str) -> Reading:
+def parse_port_ranges(text: str) -> Reading:
     """Read port ranges as (port name or "", (first, last)). A port with two ranges gets none."""
     found: dict[str, tuple[int, int]] = {}
     twice: set[str] = set()

@@ -15,7 +15,7 @@ from vipwire.model.net import Address, Prefix
 from vipwire.model.problem import Problem
 from vipwire.model.service import Service
 from vipwire.model.spread import Algorithm
-from vipwire.model.text import nearest
+from vipwire.model.text import find_nearest
 from vipwire.plan.annotations.values import Balancing, ForwardingMethod, SchedulerFlag, Scope
 from vipwire.plan.annotations.words import BY_KEY, KUBE_ROUTER, KUBE_ROUTERS_OWN, LOCAL, PREFIX
 
@@ -80,17 +80,17 @@ def annotation_problems(name: ObjectName, annotations: Mapping[str, str]) -> tup
 
 def wants_local(annotations: Mapping[str, str]) -> bool:
     """Report whether kube-router's annotation asks for external policy Local; ignores invalid values."""
-    return LOCAL in annotations and _value(LOCAL, annotations[LOCAL])[0] is True
+    return LOCAL in annotations and _parse_value(LOCAL, annotations[LOCAL])[0] is True
 
 
 def read_weights(annotations: Mapping[str, str]) -> tuple[Mapping[Address, int], tuple[str, ...]]:
     """Read only the weights of a Service's endpoints; return them with the complaints."""
-    return _weights(annotations[_WEIGHTS]) if _WEIGHTS in annotations else (_NO_WEIGHTS, ())
+    return _parse_weights(annotations[_WEIGHTS]) if _WEIGHTS in annotations else (_NO_WEIGHTS, ())
 
 
 @lru_cache(maxsize=1024)
-def _weights(text: str) -> tuple[Mapping[Address, int], tuple[str, ...]]:
-    found, complaints = _value(_WEIGHTS, text)
+def _parse_weights(text: str) -> tuple[Mapping[Address, int], tuple[str, ...]]:
+    found, complaints = _parse_value(_WEIGHTS, text)
     return found or _NO_WEIGHTS, complaints
 
 
@@ -99,7 +99,7 @@ def field_of(key: str) -> str:
     return f"metadata.annotations[{key}]"
 
 
-def _value(key: str, text: str) -> tuple[Any, tuple[str, ...]]:
+def _parse_value(key: str, text: str) -> tuple[Any, tuple[str, ...]]:
     """Read one annotation; return its value (None if absent) and the complaints."""
     try:
         value, complaints = BY_KEY[key].read(text)
@@ -115,7 +115,7 @@ def _read_annotations(name: ObjectName, annotations: tuple[tuple[str, str], ...]
     problems: list[Problem] = []
     present = dict(annotations)
     for key in (key for key in BY_KEY if key in present):
-        value, complaints = _value(key, present[key])
+        value, complaints = _parse_value(key, present[key])
         problems += (Problem("Service", name, field_of(key), text) for text in complaints)
         if value is not None:
             found[BY_KEY[key].wish], given[BY_KEY[key].wish] = value, key
@@ -142,7 +142,7 @@ def _find_unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for key in keys:
         if key in BY_KEY or key in KUBE_ROUTERS_OWN:
             continue
-        near = nearest(key, BY_KEY, _NEARLY)
+        near = find_nearest(key, BY_KEY, _NEARLY)
         if key.startswith(PREFIX):
             yield key, "is not an annotation of Services" + (f"; did you mean {near}?" if near else "")
         elif key.startswith(KUBE_ROUTER) and near:
@@ -157,7 +157,7 @@ class Lack(NamedTuple):
     values: tuple[object, ...] = ()
 
 
-def in_vain(service: ObjectName, wishes: Wishes, lacks: Iterable[Lack]) -> Iterator[Problem]:
+def find_ineffective(service: ObjectName, wishes: Wishes, lacks: Iterable[Lack]) -> Iterator[Problem]:
     """Yield a Problem for each wish of a Service that the mode lacks."""
     for lack in lacks:
         if lack.wish in wishes.given and (not lack.values or getattr(wishes, lack.wish) in lack.values):

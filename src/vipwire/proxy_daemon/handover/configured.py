@@ -14,7 +14,7 @@ from vipwire.config.configuration import METRICS_PORT, Config
 from vipwire.config.file import read_config
 from vipwire.config.flags import build_config, parse_flags
 from vipwire.errors import ConfigError
-from vipwire.proxy_daemon.handover.kube_proxy import DEFAULT_MODE, KubeProxy, page
+from vipwire.proxy_daemon.handover.kube_proxy import DEFAULT_MODE, KubeProxy, fetch_page
 
 
 class Configured(NamedTuple):
@@ -40,16 +40,16 @@ def find_configuration(running: KubeProxy | None, proc: Path = Path("/proc")) ->
 
 
 def _find_configurations(running: KubeProxy, proc: Path) -> Iterator[Configured]:
-    if said := page(METRICS_PORT, "/configz"):
+    if said := fetch_page(METRICS_PORT, "/configz"):
         where = f"http://127.0.0.1:{METRICS_PORT}/configz"
         with contextlib.suppress(ConfigError):
-            yield Configured(where, from_configz(said, where))
+            yield Configured(where, parse_configz(said, where))
     if running.pid:
         with contextlib.suppress(ConfigError, OSError):
-            yield of_process(proc / str(running.pid))
+            yield read_process_configuration(proc / str(running.pid))
 
 
-def from_configz(text: str, where: str) -> Config:
+def parse_configz(text: str, where: str) -> Config:
     """Parse the page /configz. Raise ConfigError for any other content or an unknown version."""
     try:
         inner = json.loads(text)[_CONFIGZ]
@@ -58,7 +58,7 @@ def from_configz(text: str, where: str) -> Config:
     return read_config(json.dumps(inner), where).config
 
 
-def of_process(folder: Path) -> Configured:
+def read_process_configuration(folder: Path) -> Configured:
     """Read a process's command line and its configuration file, below the process's root.
 
     Raise ConfigError or OSError.
@@ -73,7 +73,7 @@ def of_process(folder: Path) -> Configured:
     return Configured(f"the command line of process {folder.name}", config)
 
 
-def from_config_map(document: object, where: str) -> Config:
+def parse_config_map(document: object, where: str) -> Config:
     """Parse the ConfigMap that kubeadm writes. Raise ConfigError if it holds no configuration."""
     data = document.get("data") if isinstance(document, dict) else None
     for text in (data or {}).values() if isinstance(data, dict) else ():

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from vipwire.errors import VipwireError
-from vipwire.linux.host.kernel import capabilities
+from vipwire.linux.host.kernel import read_capabilities
 from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.modes.registry import driver_of
@@ -48,38 +48,42 @@ class Handover:
         from vipwire.proxy_daemon.handover.leftovers import Leftovers  # noqa: PLC0415  # the first sync needs it not
 
         leftovers = Leftovers(self._mode, self._backends)
-        if not leftovers.writes_rules and "CAP_NET_ADMIN" not in capabilities():
+        if not leftovers.writes_rules and "CAP_NET_ADMIN" not in read_capabilities():
             log.info("not looking for rules of other modes", reason="this needs CAP_NET_ADMIN")
             return
-        while (again := await self._sweep(leftovers)) is not None:  # noqa: ASYNC110  # the kernel does not report idleness
+        while (again := await self._remove_leftovers(leftovers)) is not None:  # noqa: ASYNC110  # the kernel does not report idleness
             await asyncio.sleep(again)
         log.info("found no rules of other modes", mode=self._mode.name)
 
-    async def _sweep(self, leftovers: "Leftovers") -> float | None:
+    async def _remove_leftovers(self, leftovers: "Leftovers") -> float | None:
         """Remove idle leftovers; return the seconds until the next look, None if none remain."""
         try:
-            result = await asyncio.to_thread(leftovers.sweep)
+            result = await asyncio.to_thread(leftovers.remove_leftovers)
         except (VipwireError, OSError) as error:
             log.warning("cannot remove another mode's rules; trying again", reason=error)
             self._obstructed(str(error))
             return _RETRY_SECONDS
-        self._report(result)
+        self._report_removals(result)
         self._obstructed("; ".join(each.what for each in result.stuck))
         if result.stuck:
             return _RETRY_SECONDS
         return _WAIT_SECONDS if result.waiting else None
 
-    def _report(self, result: "LeftoverRemovals") -> None:
+    def _report_removals(self, result: "LeftoverRemovals") -> None:
         for each in result.removed:
             self._metrics.leftovers_removed_total.labels(mode=each.mode, ip_family=each.family.value).inc()
-            log.info("removed another mode's rules", left_by=each.mode, **_fields(each))
-        for each in _new_removals(result.waiting, self._told):
-            log.info("keeping another mode's rules while connections use them", left_by=each.mode, **_fields(each))
-        for each in _new_removals(result.stuck, self._told):
+            log.info("removed another mode's rules", left_by=each.mode, **_build_removal_fields(each))
+        for each in _select_new_removals(result.waiting, self._told):
+            log.info(
+                "keeping another mode's rules while connections use them",
+                left_by=each.mode,
+                **_build_removal_fields(each),
+            )
+        for each in _select_new_removals(result.stuck, self._told):
             log.warning(
                 "cannot remove another mode's rules; trying again",
                 left_by=each.mode,
-                **_fields(each),
+                **_build_removal_fields(each),
                 remedy="install it (package iptables), or run `vipwire cleanup` where it is installed",
             )
         self._told.update(result.waiting, result.stuck)
@@ -99,10 +103,10 @@ class OtherModes:
 
     def disarm(self) -> None:
         """Remove other modes' rules that drop packets which those modes have not translated."""
-        from vipwire.proxy_daemon.handover.leftovers import disarm, engines  # noqa: PLC0415  # see translating
+        from vipwire.proxy_daemon.handover.leftovers import disarm_rules, list_engines  # noqa: PLC0415  # see translating
 
-        for tool in engines(self._family):
-            disarm(tool)
+        for tool in list_engines(self._family):
+            disarm_rules(tool)
 
 
 def with_first_commit(mode: ModeSpec, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
@@ -110,17 +114,17 @@ def with_first_commit(mode: ModeSpec, family: Family, backend: Backend[Any, Any]
     return driver_of(mode).before_first_commit(backend, OtherModes(mode, family))
 
 
-def _fields(each: "Removed") -> dict[str, object]:
+def _build_removal_fields(each: "Removed") -> dict[str, object]:
     return {"ip_family": each.family.value, "what": each.what}
 
 
-def _new_removals(found: "Iterable[Removed]", told: "set[Removed]") -> "list[Removed]":
+def _select_new_removals(found: "Iterable[Removed]", told: "set[Removed]") -> "list[Removed]":
     """Leave out removals that differ from a reported one only in their numbers."""
     known = {(each.mode, each.family) for each in told}
     return [each for each in found if (each.mode, each.family) not in known]
 
 
-def reexec() -> None:
+def reexecute_process() -> None:
     """Replace this process by a new one with the same arguments, which reads the configuration again.
 
     Does not return.

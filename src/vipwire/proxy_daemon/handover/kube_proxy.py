@@ -40,16 +40,16 @@ class KubeProxy(Value, frozen=True):
 
 def find_kube_proxy(proc: Path = Path("/proc")) -> KubeProxy | None:
     """Find the kube-proxy of this network namespace; None if neither process nor port shows one."""
-    pid = next(_processes(proc), 0)
-    said = (page(METRICS_PORT, "/proxyMode") or "").strip()
+    pid = next(_list_processes(proc), 0)
+    said = (fetch_page(METRICS_PORT, "/proxyMode") or "").strip()
     mode = said if said in _MODES else ""
-    if not pid and not mode and not _is_healthz(page(HEALTHZ_PORT, "/healthz")):
+    if not pid and not mode and not _is_healthz(fetch_page(HEALTHZ_PORT, "/healthz")):
         return None
-    return KubeProxy(pid, mode or (_configured_mode(proc / str(pid)) if pid else ""))
+    return KubeProxy(pid, mode or (_read_configured_mode(proc / str(pid)) if pid else ""))
 
 
-def _processes(proc: Path) -> Iterator[int]:
-    here = _namespace(proc / "thread-self")
+def _list_processes(proc: Path) -> Iterator[int]:
+    here = _read_network_namespace(proc / "thread-self")
     for folder in proc.iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
@@ -57,11 +57,11 @@ def _processes(proc: Path) -> Iterator[int]:
                     continue  # without CAP_NET_ADMIN it cannot program the kernel
                 if (folder / "comm").read_text(encoding="utf-8", errors="replace").strip() != _NAME:
                     continue
-                if _namespace(folder) in (here, 0):
+                if _read_network_namespace(folder) in (here, 0):
                     yield int(folder.name)
 
 
-def _namespace(folder: Path) -> int:
+def _read_network_namespace(folder: Path) -> int:
     """Return a process's network namespace; 0 without permission."""
     try:
         return (folder / "ns/net").stat().st_ino
@@ -69,7 +69,7 @@ def _namespace(folder: Path) -> int:
         return 0
 
 
-def page(port: int, path: str) -> str | None:
+def fetch_page(port: int, path: str) -> str | None:
     """Get a page from 127.0.0.1 of this namespace; None without an answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=_PATIENCE)
     try:
@@ -87,7 +87,7 @@ def _is_healthz(body: str | None) -> bool:
     return False
 
 
-def _text(file: Path) -> str:
+def _read_text(file: Path) -> str:
     """Read a file that another process names; raise OSError, or ValueError if it is not small and regular."""
     with os.fdopen(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as opened:
         if not stat.S_ISREG(os.fstat(opened.fileno()).st_mode):
@@ -98,7 +98,7 @@ def _text(file: Path) -> str:
     return content.decode()
 
 
-def _configured_mode(folder: Path) -> str:
+def _read_configured_mode(folder: Path) -> str:
     """Read the mode from a process's command line or its configuration file; "" if unknown."""
     try:
         words = (folder / "cmdline").read_text(encoding="utf-8", errors="replace").split("\0")
@@ -107,7 +107,7 @@ def _configured_mode(folder: Path) -> str:
     flags = dict(word.removeprefix("--").split("=", 1) for word in words if word.startswith("--") and "=" in word)
     if file := flags.get("config"):
         try:
-            read = load_yaml(_text(folder / "root" / file.lstrip("/")))
+            read = load_yaml(_read_text(folder / "root" / file.lstrip("/")))
         except (OSError, ValueError, DecodeError):
             return ""
         mode = read.get("mode") if isinstance(read, dict) else None

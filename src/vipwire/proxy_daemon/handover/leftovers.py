@@ -17,9 +17,9 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from vipwire.model.net import Family
 from vipwire.model.value import Value
-from vipwire.modes.registry import driver_of, every_spec
+from vipwire.modes.registry import driver_of, list_specs
 from vipwire.modes.spec import ModeSpec, Remains, RemovalResult
-from vipwire.modes.xtables.ownership import TABLES, Owners, RuleOwner, Tables, count_chains, removals
+from vipwire.modes.xtables.ownership import TABLES, Owners, RuleOwner, Tables, count_chains, write_removals
 from vipwire.modes.xtables.save import ChainName, read_table
 from vipwire.modes.xtables.tool import (
     PROGRAM,
@@ -27,30 +27,30 @@ from vipwire.modes.xtables.tool import (
     RuleTool,
     Variant,
     chains_by_table,
-    nft_engine,
-    with_tables,
+    find_tools_with_tables,
+    has_nft_engine,
 )
 
 
-def engines(family: Family) -> Iterator[IptablesTool]:
+def list_engines(family: Family) -> Iterator[IptablesTool]:
     """Yield the iptables tools of a family that can have rules on this machine."""
-    return with_tables(family, "removing rules of other modes")
+    return find_tools_with_tables(family, "removing rules of other modes")
 
 
-def without_tool(family: Family) -> Iterator[tuple[str, str]]:
+def list_engines_without_tool(family: Family) -> Iterator[tuple[str, str]]:
     """Yield chains of modes in an engine whose program is not installed: mode and description. Raise OSError."""
-    there = {tool.variant for tool in engines(family)}
+    there = {tool.variant for tool in list_engines(family)}
     for variant in Variant:
-        if variant in there or (variant is Variant.NFT and not nft_engine()):
+        if variant in there or (variant is Variant.NFT and not has_nft_engine()):
             continue
-        for mode in count_chains(owners(family), chains_by_table(family, variant, TABLES)):
+        for mode in count_chains(list_owners(family), chains_by_table(family, variant, TABLES)):
             program = f"{PROGRAM[family]}-{variant.value}"
             yield mode, f"chains of {program} stay: {program} is not installed"
 
 
-def owners(family: Family) -> Owners:
+def list_owners(family: Family) -> Owners:
     """Return the chain owners of each mode that writes iptables rules."""
-    found = ((spec.name, driver_of(spec).owner(family)) for spec in every_spec())
+    found = ((spec.name, driver_of(spec).owner(family)) for spec in list_specs())
     return {name: owner for name, owner in found if owner is not None}
 
 
@@ -62,31 +62,31 @@ def remove_rules(
     `running` is "" if the running mode writes no rules into this engine. The chains `held` stay. Raise CommitError if
     the tables cannot be read or written.
     """
-    known = owners(tool.family)
-    if not count_chains(known, _chains(tool), held).keys() - {running}:
+    known = list_owners(tool.family)
+    if not count_chains(known, _group_chains_by_table(tool), held).keys() - {running}:
         return {}  # the usual case after a start: saves reading up to 100,000 rules
     tables = read_engine(tool)
     found = count_chains(known, tables, held)
     found.pop(running, None)
     leaving = [known[name] for name in found]
-    for text in removals(tables, leaving, known.get(running), held) if leaving else ():
+    for text in write_removals(tables, leaving, known.get(running), held) if leaving else ():
         tool.restore(text)
     return found
 
 
 def modes_of(tool: IptablesTool) -> frozenset[str]:
     """Return the modes that have chains in an engine. Raise OSError if the engine cannot be read."""
-    return frozenset(count_chains(owners(tool.family), _chains(tool)))
+    return frozenset(count_chains(list_owners(tool.family), _group_chains_by_table(tool)))
 
 
-def disarm(tool: RuleTool) -> None:
+def disarm_rules(tool: RuleTool) -> None:
     """Remove filter rules that drop packets which the mode that wrote them has not translated."""
-    leaving: list[RuleOwner] = [owner for owner in owners(tool.family).values() if owner.refuses]
-    for text in removals({"filter": read_table(tool.save("filter"))}, leaving):
+    leaving: list[RuleOwner] = [owner for owner in list_owners(tool.family).values() if owner.refuses]
+    for text in write_removals({"filter": read_table(tool.save("filter"))}, leaving):
         tool.restore(text)
 
 
-def _chains(tool: IptablesTool) -> Mapping[str, Collection[str]]:
+def _group_chains_by_table(tool: IptablesTool) -> Mapping[str, Collection[str]]:
     return tool.chains_by_table(TABLES)
 
 
@@ -134,7 +134,7 @@ class Leftovers:
         )
         """False if the running mode works without rules."""
 
-    def sweep(self) -> LeftoverRemovals:
+    def remove_leftovers(self) -> LeftoverRemovals:
         """Remove idle leftovers. Raise CommitError, OSError or UnsupportedError if the kernel refuses."""
         removed: list[Removed] = []
         waiting: list[Removed] = []
@@ -149,23 +149,23 @@ class Leftovers:
             for mode, each in found.items():
                 note(mode, family, each.before_rules())
             held = frozenset[ChainName]().union(*(each.held() for each in found.values()))
-            removed += self._rules(family, held)
-            stuck += (Removed(mode, family, what) for mode, what in without_tool(family))
+            removed += self._remove_rules(family, held)
+            stuck += (Removed(mode, family, what) for mode, what in list_engines_without_tool(family))
             for mode, each in found.items():
                 note(mode, family, each.after_rules())
         return LeftoverRemovals(tuple(removed), tuple(waiting), tuple(stuck))
 
     def _find_handlers(self, family: Family) -> dict[str, Remains]:
         """Return the leftovers' handlers by mode; a second look uses the same objects."""
-        for spec in every_spec():
+        for spec in list_specs():
             if (spec.name, family) not in self._remains:
                 each = driver_of(spec).remains(family, self._running)
                 if each is not None:
                     self._remains[spec.name, family] = each
         return {mode: each for (mode, where), each in self._remains.items() if where is family}
 
-    def _rules(self, family: Family, held: frozenset[ChainName]) -> Iterator[Removed]:
-        for tool in engines(family):
+    def _remove_rules(self, family: Family, held: frozenset[ChainName]) -> Iterator[Removed]:
+        for tool in list_engines(family):
             running = self._running.name if self._variants[family] == tool.variant.value else ""
             for mode, chains in remove_rules(tool, running, held=held).items():
                 yield Removed(mode, family, f"{tool.name}: {chains} chains")
@@ -173,9 +173,9 @@ class Leftovers:
 
 def find_translating(running: ModeSpec, family: Family) -> frozenset[ModeSpec]:
     """Find the other modes that translate now. Raise CommitError or OSError if the kernel cannot be read."""
-    ruling = frozenset[str]().union(*map(modes_of, engines(family)))
+    ruling = frozenset[str]().union(*map(modes_of, list_engines(family)))
     return frozenset(
         spec
-        for spec in every_spec()
+        for spec in list_specs()
         if spec is not running and (spec.name in ruling or driver_of(spec).translates(family))
     )

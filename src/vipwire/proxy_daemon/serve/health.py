@@ -88,20 +88,20 @@ class ProxyHealth(Struct):
 
     def healthy(self) -> bool:
         """Report whether every family is healthy, regardless of the node's state."""
-        return all(self._family_healthy(health) for health in self._health.values())
+        return all(self._is_family_healthy(health) for health in self._health.values())
 
     def ready(self) -> bool:
         """Report whether lists, Node fields and first syncs are complete, and rules of other modes gone."""
-        return not self._waiting()
+        return not self._list_waiting()
 
     def livez(self, now: float) -> Reply:
         healthy = self.healthy()
-        return self._answer(now, status=200 if healthy else 503, eligible=None)
+        return self._build_health_reply(now, status=200 if healthy else 503, eligible=None)
 
     def healthz(self, now: float) -> Reply:
         """Answer GET /healthz: like /livez, and 503 on a node that is about to be removed."""
         healthy = self.healthy() and self._eligible
-        return self._answer(now, status=200 if healthy else 503, eligible=self._eligible)
+        return self._build_health_reply(now, status=200 if healthy else 503, eligible=self._eligible)
 
     def last_updated(self) -> dict[str, float | None]:
         """Return, by family, when the kernel last held the complete plan; None: never."""
@@ -112,15 +112,15 @@ class ProxyHealth(Struct):
 
     def readyz(self) -> Reply:
         """Answer GET /readyz with the missing conditions and the last error of each failing source."""
-        body: dict[str, object] = {"ready": self.ready(), "waiting": self._waiting()}
+        body: dict[str, object] = {"ready": self.ready(), "waiting": self._list_waiting()}
         if self._source_errors:
             body["sourceErrors"] = {
-                resource: {"message": message, "time": rfc3339(when)}
+                resource: {"message": message, "time": format_rfc3339(when)}
                 for resource, (message, when) in sorted(self._source_errors.items())
             }
         return Reply(json.dumps(body), 200 if self.ready() else 503, _HEADERS)
 
-    def _waiting(self) -> list[str]:
+    def _list_waiting(self) -> list[str]:
         lists = [f"lists: {', '.join(self._awaited)}"] if self._awaited else []
         facts = [f"Node: {', '.join(self.awaited_node_facts)}"] if self.awaited_node_facts else []
         others = [f"rules of another mode: {self.obstruction}"] if self.obstruction else []
@@ -130,32 +130,32 @@ class ProxyHealth(Struct):
     def _is_synced(self, family: Family) -> bool:
         return self._health[family].updated is not None
 
-    def _family_healthy(self, health: _FamilyHealth) -> bool:
+    def _is_family_healthy(self, health: _FamilyHealth) -> bool:
         """Judge one family. A family before its first sync is healthy: kube-proxy's start-up rule."""
         if health.updated is None or health.oldest_queued is None:
             return True
         return self.clock() - health.oldest_queued < 2 * self.sync_period
 
-    def _answer(self, now: float, *, status: int, eligible: bool | None) -> Reply:
+    def _build_health_reply(self, now: float, *, status: int, eligible: bool | None) -> Reply:
         updates = [health.updated for health in self._health.values() if health.updated is not None]
-        newest = rfc3339(max(updates)) if updates else _NEVER
-        body: dict[str, object] = {"lastUpdated": rfc3339(now) if status == 200 else newest}
-        body["currentTime"] = rfc3339(now)
+        newest = format_rfc3339(max(updates)) if updates else _NEVER
+        body: dict[str, object] = {"lastUpdated": format_rfc3339(now) if status == 200 else newest}
+        body["currentTime"] = format_rfc3339(now)
         if eligible is not None:
             body["nodeEligible"] = eligible
         body["healthy"] = self.healthy()
         if updates:
-            body["status"] = dict(self._statuses())
+            body["status"] = dict(self._build_status_fields())
         return Reply(json.dumps(body, separators=(",", ":")), status, _HEADERS)
 
-    def _statuses(self) -> Iterable[tuple[str, dict[str, object]]]:
+    def _build_status_fields(self) -> Iterable[tuple[str, dict[str, object]]]:
         for family, health in sorted(self._health.items(), key=lambda item: item[0].value):
             if health.updated is not None:
-                healthy = self._family_healthy(health)
-                yield family.value, {"lastUpdated": rfc3339(health.updated), "healthy": healthy}
+                healthy = self._is_family_healthy(health)
+                yield family.value, {"lastUpdated": format_rfc3339(health.updated), "healthy": healthy}
 
 
-def rfc3339(seconds: float) -> str:
+def format_rfc3339(seconds: float) -> str:
     """Format seconds since the epoch as Go's RFC3339Nano in UTC: no trailing zeros in the fraction."""
     when = _EPOCH + timedelta(seconds=seconds)
     fraction = f".{when.microsecond:06d}".rstrip("0").rstrip(".")

@@ -214,7 +214,7 @@ class Metrics:
             if isinstance(row, _Row):
                 registry = self.registry if row.group is None or row.group in groups else None
                 registry = self.sli_registry if row.stability == "STABLE" else registry
-                setattr(self, name, _build(name, row, registry, kernel_counters or {}))
+                setattr(self, name, _build_metric(name, row, registry, kernel_counters or {}))
         self.counted = counted or ServiceMetrics()
         self.registry.register(self.counted)
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
@@ -226,7 +226,7 @@ class Metrics:
             self.feature_enabled.labels(name=name, stage=stage).set(int(on))
 
 
-def _build(
+def _build_metric(
     name: str,
     row: _Row,
     registry: CollectorRegistry | None,

@@ -35,18 +35,18 @@ def add_debug_pages(app: Pages, set_verbosity: Callable[[int], None] | None) -> 
         text = request.text.strip()
         level = whole_number(text, 0, _MOST_VERBOSE)
         if level is None or set_verbosity is None:
-            return _text(f"failed to set v to {text!r}: must be a whole number\n", status=400)
+            return _build_text_reply(f"failed to set v to {text!r}: must be a whole number\n", status=400)
         set_verbosity(level)
-        return _text(f"successfully set v to {text}\n")
+        return _build_text_reply(f"successfully set v to {text}\n")
 
-    app.add("GET", "/debug/stacks", _stacks)
-    app.add("GET", "/debug/profile", _profile)
+    app.add("GET", "/debug/stacks", _build_stacks_page)
+    app.add("GET", "/debug/profile", _build_profile_page)
     if set_verbosity is not None:
         app.add("PUT", "/debug/flags/v", verbosity)
 
 
-async def _stacks(_request: Request) -> Reply:
-    return _text("".join((*_thread_stacks(), *_task_stacks())))
+async def _build_stacks_page(_request: Request) -> Reply:
+    return _build_text_reply("".join((*_thread_stacks(), *_task_stacks())))
 
 
 def _thread_stacks() -> Iterator[str]:
@@ -62,14 +62,14 @@ def _task_stacks() -> Iterator[str]:
         yield f"task {task.get_name()}:\n{out.getvalue()}\n"
 
 
-async def _profile(request: Request) -> Reply:
+async def _build_profile_page(request: Request) -> Reply:
     """Profile the event loop's thread for some seconds; print the functions, most own time (`tottime`) first."""
     try:
         seconds = float(request.query.get("seconds", "5"))
     except ValueError:
         seconds = -1.0
     if not 0 < seconds <= _LONGEST_PROFILE:
-        return _text(f"seconds must be a number above 0 and at most {_LONGEST_PROFILE:g}\n", status=400)
+        return _build_text_reply(f"seconds must be a number above 0 and at most {_LONGEST_PROFILE:g}\n", status=400)
     import cProfile  # noqa: PLC0415  # heavy, and few ask
     import pstats  # noqa: PLC0415
 
@@ -77,17 +77,17 @@ async def _profile(request: Request) -> Reply:
     try:
         profile.enable()
     except ValueError:
-        return _text("another profile is running\n", status=409)
+        return _build_text_reply("another profile is running\n", status=409)
     try:
         await asyncio.sleep(seconds)
     finally:
         profile.disable()
     out = io.StringIO()
     pstats.Stats(profile, stream=out).sort_stats("tottime").print_stats(50)
-    return _text(out.getvalue())
+    return _build_text_reply(out.getvalue())
 
 
-def _text(body: str, status: int = 200) -> Reply:
+def _build_text_reply(body: str, status: int = 200) -> Reply:
     return Reply(body, status, _TEXT)
 
 
@@ -120,7 +120,7 @@ class ProxyInfo(Value, frozen=True):
     set_verbosity: Callable[[int], None] | None = None
 
 
-def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) -> Pages:
+def build_health_pages(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) -> Pages:
     """Build the pages of the health port (10256): /healthz, /livez, /readyz."""
     for answers in (metrics.proxy_healthz_total, metrics.proxy_livez_total):
         for code in (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE):
@@ -139,10 +139,10 @@ def health_app(health: ProxyHealth, metrics: Metrics, now: Callable[[], float]) 
     async def readyz(_request: Request) -> Reply:
         return health.readyz()
 
-    return _app({"/healthz": healthz, "/livez": livez, "/readyz": readyz})
+    return _build_pages({"/healthz": healthz, "/livez": livez, "/readyz": readyz})
 
 
-def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> Pages:
+def build_metrics_pages(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> Pages:
     """Build the pages of the metrics port (10249)."""
     exposition, slis = _Exposition(metrics.registry, metrics.counted.refresh), _Exposition(metrics.sli_registry)
 
@@ -150,10 +150,10 @@ def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> 
         metrics.healthcheck.labels(name="ping", type="healthz").set(1)
         metrics.healthchecks_total.labels(name="ping", status="success", type="healthz").inc()
         verbose = "[+]ping ok\nhealthz check passed\n"
-        return _text(verbose if "verbose" in request.query else "ok")
+        return _build_text_reply(verbose if "verbose" in request.query else "ok")
 
     async def proxy_mode(_request: Request) -> Reply:
-        return _text(info.mode)
+        return _build_text_reply(info.mode)
 
     async def configz(_request: Request) -> Reply:
         body = json.dumps({"kubeproxy.config.k8s.io": info.config}, separators=(",", ":"))
@@ -161,21 +161,21 @@ def metrics_app(metrics: Metrics, info: ProxyInfo, now: Callable[[], float]) -> 
 
     async def flagz(_request: Request) -> Reply:
         lines = "".join(f"{name}={value}\n" for name, value in sorted(info.flags.items()))
-        return _text(f"\nvipwire flags\n{_WARNING}\n{lines}")
+        return _build_text_reply(f"\nvipwire flags\n{_WARNING}\n{lines}")
 
     async def statusz(_request: Request) -> Reply:
-        return _text(f"\nvipwire statusz\n{_WARNING}\n{_status(info, now())}")
+        return _build_text_reply(f"\nvipwire statusz\n{_WARNING}\n{_format_status(info, now())}")
 
     pages: dict[str, Handler] = {"/healthz": healthz, "/metrics": exposition.reply, "/metrics/slis": slis.reply}
     pages |= {"/proxyMode": proxy_mode, "/configz": configz}
     pages |= ({"/flagz": flagz} if info.flagz else {}) | ({"/statusz": statusz} if info.statusz else {})
-    app = _app(pages)
+    app = _build_pages(pages)
     if info.profiling:
         add_debug_pages(app, info.set_verbosity)
     return app
 
 
-def _app(pages: Mapping[str, Handler]) -> Pages:
+def _build_pages(pages: Mapping[str, Handler]) -> Pages:
     site = Pages()
     for path, handler in pages.items():
         site.add("GET", path, handler)
@@ -202,7 +202,7 @@ class _Exposition:
         return self._written
 
 
-def _status(info: ProxyInfo, now: float) -> str:
+def _format_status(info: ProxyInfo, now: float) -> str:
     up = int(now - info.started)
     started = datetime.fromtimestamp(info.started, UTC).strftime("%a %b %e %H:%M:%S UTC %Y")
     uptime = f"{up // 3600} hr {up // 60 % 60:02d} min {up % 60:02d} sec"

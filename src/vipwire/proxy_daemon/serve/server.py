@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from vipwire.errors import UnsupportedError
-from vipwire.http_server.pages import Site, serve
+from vipwire.http_server.pages import Site, serve_pages
 from vipwire.logging import log
 
 _BACKLOG: Final = 128
@@ -31,7 +31,7 @@ def split_address(text: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def listen(host: str, port: int) -> socket.socket:
+def open_listening_socket(host: str, port: int) -> socket.socket:
     """Open a listening TCP socket at an IP address, dual-stack for a wildcard. Raise OSError."""
     address = ipaddress.ip_address(host)
     if address.is_unspecified:
@@ -89,8 +89,8 @@ class HttpServer:
         self.listening, self.bound = asyncio.Event(), ("", 0)
 
     async def run(self) -> None:
-        listener = await self._listen()
-        serving = serve(listener, self._site)
+        listener = await self._open_socket()
+        serving = serve_pages(listener, self._site)
         self.bound = listener.getsockname()[:2]
         self.listening.set()
         try:
@@ -98,11 +98,11 @@ class HttpServer:
         finally:
             await serving.close(_GRACE_SECONDS)
 
-    async def _listen(self) -> socket.socket:
+    async def _open_socket(self) -> socket.socket:
         reported = ""
         while True:
             try:
-                return listen(*split_address(self._address))
+                return open_listening_socket(*split_address(self._address))
             except OSError as error:
                 reason = f"cannot listen on {self._address}: {error.strerror or error}"
                 if reason != reported:

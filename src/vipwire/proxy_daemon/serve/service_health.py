@@ -14,13 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, Self
 
 from vipwire.http_server.exchange import Reply
-from vipwire.http_server.pages import Request, Site, serve
+from vipwire.http_server.pages import Request, Site, serve_pages
 from vipwire.http_server.room import Room
 from vipwire.http_server.server import Serving
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire.model.value import Value
-from vipwire.proxy_daemon.serve.server import listen
+from vipwire.proxy_daemon.serve.server import open_listening_socket
 
 WEIGHT_HEADER: Final = "X-Load-Balancing-Endpoint-Weight"
 """Header with the number of endpoints on this node, for load balancers that weigh nodes."""
@@ -54,7 +54,7 @@ class PortChanges(Value, frozen=True):
     open: tuple[int, ...]
 
 
-def port_changes(listening: Mapping[int, ObjectName], desired: Mapping[int, ServiceHealthCheck]) -> PortChanges:
+def compare_ports(listening: Mapping[int, ObjectName], desired: Mapping[int, ServiceHealthCheck]) -> PortChanges:
     """Compare the served ports and their Services with the desired ones.
 
     A port that passes to another Service is closed and opened, so that a kept-alive connection for the old Service
@@ -125,18 +125,18 @@ class ServiceListeners:
                 return ()
             for each in self._listening.values():
                 gone = each.serving.keys() - set(self._addresses)
-                await _close([each.serving.pop(address) for address in gone])
+                await _close_servers([each.serving.pop(address) for address in gone])
             return await self._open_and_close(self._desired.keys())
 
     async def _open_and_close(self, ports: Collection[int]) -> tuple[Problem, ...]:
         """Open and close some ports as desired; return new failures."""
         desired = {port: self._desired[port] for port in ports if port in self._desired}
-        todo = port_changes(
+        todo = compare_ports(
             {port: self._listening[port].service for port in ports if port in self._listening}, desired
         )
         for port in todo.close:
-            await _close(self._listening.pop(port).serving.values())
-        failed = {port: reason for port in desired if (reason := await self._open(port))}
+            await _close_servers(self._listening.pop(port).serving.values())
+        failed = {port: reason for port in desired if (reason := await self._open_port(port))}
         before, self._failing = self._failing, {port: desired[port].service for port in failed}
         return tuple(
             Problem("Service", desired[port].service, "spec.healthCheckNodePort", reason)
@@ -144,28 +144,30 @@ class ServiceListeners:
             if before.get(port) != desired[port].service
         )
 
-    async def _open(self, port: int) -> str:
+    async def _open_port(self, port: int) -> str:
         """Open one port at the missing addresses; on failure close these and return the reason, otherwise ""."""
         there = self._listening.get(port) or _Listening(self._desired[port].service, {})
         opened: dict[str, Serving] = {}
         try:
             for address in self._addresses:
                 if address not in there.serving:
-                    opened[address] = serve(listen(address, port), self._handler(port), self._room)
+                    opened[address] = serve_pages(
+                        open_listening_socket(address, port), self._build_handler(port), self._room
+                    )
         except OSError as error:
-            await _close(opened.values())
+            await _close_servers(opened.values())
             return f"cannot listen on port {port}: {error.strerror or error}"
         there.serving.update(opened)
         self._listening[port] = there
         return ""
 
-    def _handler(self, port: int) -> Site:
+    def _build_handler(self, port: int) -> Site:
         async def handle(_request: Request) -> Reply:
             return self._desired[port].answer(proxy_healthy=self._proxy_healthy())
 
         return handle
 
 
-async def _close(serving: Iterable[Serving]) -> None:
+async def _close_servers(serving: Iterable[Serving]) -> None:
     for each in serving:
         await each.close(_GRACE_SECONDS)

@@ -46,7 +46,7 @@ class _Room(Struct):
     chosen: set[Hashable] = field(default_factory=set)
     left_out: int = 0
 
-    def choose(self, found: Iterable[_Key], weight: Callable[[_Key], int]) -> list[_Key]:
+    def choose_within_limit(self, found: Iterable[_Key], weight: Callable[[_Key], int]) -> list[_Key]:
         """Choose the keys for which the limit leaves room, and remember them."""
         order = sorted(found, key=lambda key: (key not in self.known, -weight(key)))
         chosen = order[: self.limit]
@@ -80,14 +80,18 @@ class ServiceMetrics(Collector):
             return connections.get(owner) or packets.get(owner) or 0
 
         refusals = counts.refusals()
-        yield _refused_metric({key: refusals[key] for key in room.choose(refusals, refusals.__getitem__)})
-        ports = room.choose((each for each in owners if isinstance(each, ServicePortName)), weight)
-        yield from _counters("vipwire_service", _PORT, {name: _labels(name) for name in ports}, counts)
+        yield _build_refused_metric(
+            {key: refusals[key] for key in room.choose_within_limit(refusals, refusals.__getitem__)}
+        )
+        ports = room.choose_within_limit((each for each in owners if isinstance(each, ServicePortName)), weight)
+        yield from _build_counters(
+            "vipwire_service", _PORT, {name: _build_service_labels(name) for name in ports}, counts
+        )
         if self._series is Series.ENDPOINTS:
-            chosen = room.choose((each for each in owners if isinstance(each, EndpointName)), weight)
+            chosen = room.choose_within_limit((each for each in owners if isinstance(each, EndpointName)), weight)
             endpoints = {name: _endpoint_labels(name) for name in chosen}
-            yield from _counters("vipwire_endpoint", _ENDPOINT, endpoints, counts)
-            yield _open_metric(endpoints, counts)
+            yield from _build_counters("vipwire_endpoint", _ENDPOINT, endpoints, counts)
+            yield _build_open_metric(endpoints, counts)
         self._known = room.chosen
         yield GaugeMetricFamily(
             "vipwire_counters_left_out",
@@ -103,15 +107,15 @@ class ServiceMetrics(Collector):
         yield GaugeMetricFamily("vipwire_endpoint_open_connections", "")
 
 
-def _labels(name: ServicePortName) -> tuple[str, ...]:
+def _build_service_labels(name: ServicePortName) -> tuple[str, ...]:
     return (*name.service, name.port, name.protocol.label)
 
 
 def _endpoint_labels(name: EndpointName) -> tuple[str, ...]:
-    return (*_labels(name.port_name), format_endpoint(name.address, name.port))
+    return (*_build_service_labels(name.port_name), format_endpoint(name.address, name.port))
 
 
-def _counters(prefix: str, labels: tuple[str, ...], owners: _Labels, counts: Counts) -> Iterator[Metric]:
+def _build_counters(prefix: str, labels: tuple[str, ...], owners: _Labels, counts: Counts) -> Iterator[Metric]:
     for measure, (name, text) in _COUNTERS.items():
         family = CounterMetricFamily(f"{prefix}_{name}", f"[ALPHA] {text}", labels=labels)
         numbers = counts.get(measure, {})
@@ -121,18 +125,18 @@ def _counters(prefix: str, labels: tuple[str, ...], owners: _Labels, counts: Cou
         yield family
 
 
-def _refused_metric(found: Mapping[tuple[Refusal, Owner], int]) -> Metric:
+def _build_refused_metric(found: Mapping[tuple[Refusal, Owner], int]) -> Metric:
     family = CounterMetricFamily(
         "vipwire_refused_packets", "[ALPHA] Packets that the kernel dropped or rejected, by reason", labels=_REFUSED
     )
     for (reason, port), number in found.items():
         action = "drop" if reason.is_drop else "reject"
-        labels = _labels(port) if isinstance(port, ServicePortName) else ("",) * len(_PORT)
+        labels = _build_service_labels(port) if isinstance(port, ServicePortName) else ("",) * len(_PORT)
         family.add_metric((reason.value, action, *labels), number)
     return family
 
 
-def _open_metric(endpoints: Mapping[EndpointName, tuple[str, ...]], counts: Counts) -> Metric:
+def _build_open_metric(endpoints: Mapping[EndpointName, tuple[str, ...]], counts: Counts) -> Metric:
     family = GaugeMetricFamily(
         "vipwire_endpoint_open_connections",
         "[ALPHA] Open connections, in modes whose kernel objects count them",

@@ -18,7 +18,7 @@ from vipwire.modes.registry import driver_of, selected_mode
 from vipwire.modes.spec import Mode
 
 
-def families() -> tuple[Family, ...]:
+def find_usable_families() -> tuple[Family, ...]:
     """Return this machine's IP families: the kernel may lack IPv6, or boot options disable it."""
     return (Family.IPV4, Family.IPV6) if Path("/proc/net/if_inet6").exists() else (Family.IPV4,)
 
@@ -51,11 +51,11 @@ def build_mode(config: Config, families: Iterable[Family], build: Build) -> tupl
         except UnsupportedError as error:
             reasons.append(str(error))
             if at + 1 < len(ladder):
-                _report(mode, ladder[at + 1], error)
+                _log_fallback(mode, ladder[at + 1], error)
     raise UnsupportedError("\n".join(dict.fromkeys(reasons)))
 
 
-def _report(mode: str, after: str, error: UnsupportedError) -> None:
+def _log_fallback(mode: str, after: str, error: UnsupportedError) -> None:
     log.warning(
         "falling back",
         mode=mode,
@@ -65,7 +65,7 @@ def _report(mode: str, after: str, error: UnsupportedError) -> None:
     )
 
 
-def build_to_run(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
+def build_modes_to_run(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
     """Build a mode to run. Raise UnsupportedError if this machine cannot run it or privileges are missing."""
     if needs_net_admin(config):
         require_net_admin("vipwire proxy", way_out=selected_mode(config).way_out)
@@ -74,7 +74,7 @@ def build_to_run(config: Config, families: Iterable[Family]) -> dict[Family, Mod
 
 def find_mode(config: Config) -> str:
     """Return the mode in which a configuration would run here. Raise UnsupportedError if no mode works."""
-    found, modes = build_mode(config, families(), build_to_run)
+    found, modes = build_mode(config, find_usable_families(), build_modes_to_run)
     for mode in modes.values():
         mode.close()
     return found.proxy_mode

@@ -24,7 +24,13 @@ import msgspec
 from msgspec import field
 
 from vipwire.config.configuration import Config
-from vipwire.file_io.files import SIGN_SECONDS, make_folders, remove_gone, replace_file, state_file
+from vipwire.file_io.files import (
+    SIGN_SECONDS,
+    make_folders,
+    remove_files_of_gone_namespaces,
+    replace_file,
+    state_file,
+)
 from vipwire.logging import log
 from vipwire.model.net import Prefix, format_address, parse_address
 from vipwire.model.node import Node
@@ -47,7 +53,7 @@ def claim_proxy(
     return claim_names((PROXY, *names), command, details, ready=ready)
 
 
-def running_proxy() -> Holder | None:
+def find_running_proxy() -> Holder | None:
     return find_holder(PROXY)
 
 
@@ -117,14 +123,14 @@ _READER: Final = msgspec.json.Decoder(ProxyRecord)
 
 def read_record(state_dir: str, namespace: str = "") -> tuple[ProxyState, ProxyRecord | None]:
     """Return the state of this namespace's proxy, and its record; None if unreadable. Raises nothing."""
-    path = _path(state_dir, namespace)
+    path = _build_record_path(state_dir, namespace)
     try:
         record, owner = _READER.decode(path.read_bytes()), path.stat().st_uid
     except (OSError, msgspec.DecodeError):
         return ProxyState.NONE, None
     if record.format != _VERSION:
         return ProxyState.NONE, None
-    holder = running_proxy()
+    holder = find_running_proxy()
     if holder is not None and holder.uid == owner and _is_writer(holder, record):
         return ProxyState.RUNNING, record
     return (ProxyState.DIED if record.ended is None else ProxyState.ENDED), record
@@ -161,10 +167,10 @@ def open_record(state_dir: str, namespace: str = "") -> "Recorder":
 
     Removes files of deleted network namespaces.
     """
-    path = _path(state_dir, namespace)
+    path = _build_record_path(state_dir, namespace)
     try:
         make_folders(path.parent)
-        remove_gone(path.parent, path)
+        remove_files_of_gone_namespaces(path.parent, path)
     except OSError as error:
         log.detail(2, "keeping no record of this proxy", path=path, error=error)
         return Recorder(None)
@@ -181,7 +187,7 @@ class Recorder:
         self._changed = asyncio.Event()
 
     async def run(self, look: Callable[[], ProxyRecord]) -> None:
-        """Write the result of `look` after each call of `soon`, until cancelled, and as a sign of life."""
+        """Write the result of `look` after each call of `write_soon`, until cancelled, and as a sign of life."""
         while self._path is not None:
             self._changed.clear()
             self.write(look())
@@ -190,7 +196,7 @@ class Recorder:
                 async with asyncio.timeout(SIGN_SECONDS - _PAUSE_SECONDS):
                     await self._changed.wait()
 
-    def soon(self) -> None:
+    def write_soon(self) -> None:
         """Have the record written, within a second of the last time."""
         self._changed.set()
 
@@ -214,5 +220,5 @@ class Recorder:
             self.write(replace(self._last, seen=0.0, ended=time.time(), reason=reason))
 
 
-def _path(state_dir: str, namespace: str) -> Path:
+def _build_record_path(state_dir: str, namespace: str) -> Path:
     return state_file(state_dir, "proxy", "json", namespace)

@@ -15,7 +15,7 @@ from vipwire.model.net import format_address
 from vipwire.model.problem import Problem
 from vipwire.modes.spec import ModeSpec
 from vipwire.plan.ejection import EndpointKey, Tallies
-from vipwire.plan.plan import HealthCheck, joint_health_check
+from vipwire.plan.plan import HealthCheck, join_health_checks
 from vipwire.proxy_daemon.serve.metrics import Metrics
 from vipwire.proxy_daemon.serve.service_health import ServiceHealthCheck, ServiceListeners
 from vipwire.proxy_daemon.start.record import EjectedEndpoint
@@ -73,9 +73,9 @@ class ForeignChanges:
             self._lines.append(line)
         if self._listener is None:
             self._listener = listener
-            asyncio.get_running_loop().add_reader(listener.fileno(), self.hear)
+            asyncio.get_running_loop().add_reader(listener.fileno(), self.read_notifications)
 
-    def hear(self) -> None:
+    def read_notifications(self) -> None:
         """Raise an alarm if another program has made a change."""
         if self._listener is None:
             return
@@ -123,19 +123,19 @@ class HealthPorts:
         """Open and close ports for the changed plans. Return new failures; failed ports are tried again."""
         ports: set[int] = set()
         for name in names:
-            check = self._check(name)
+            check = self._choose_health_check(name)
             if check is not None or name in self._ports:
-                ports.update(self._claim(name, check))
+                ports.update(self._claim_port(name, check))
         if not ports and self._listeners.complete:
             return ()
         return await self._listeners.update({port: self._choose_check(port) for port in ports})
 
-    def _check(self, name: ObjectName) -> HealthCheck | None:
+    def _choose_health_check(self, name: ObjectName) -> HealthCheck | None:
         plans = [line.plans.get(name) for line in self._engine.lines]
         asking = [plan for plan in plans if plan is not None and plan.health_check is not None]
-        return joint_health_check(asking) if asking else None
+        return join_health_checks(asking) if asking else None
 
-    def _claim(self, name: ObjectName, check: HealthCheck | None) -> Iterator[int]:
+    def _claim_port(self, name: ObjectName, check: HealthCheck | None) -> Iterator[int]:
         """Record a Service's check; yield the affected ports."""
         before = self._ports.get(name)
         if before is not None and (check is None or check.port != before):
@@ -173,11 +173,11 @@ class EjectionReporter:
     def watch_and_report(self, tell: Callable[[Tallies], None], now: float) -> None:
         """Start or stop watching, and report ejections. `tell` receives results of connections."""
         if self._watches:
-            self._watch = self._watch or self._begin(tell)
+            self._watch = self._watch or self._start_watch(tell)
             self._watch.watch_named_endpoints()
         notes = self._engine.ejection_notes()
         for note in notes:
-            self._reporter.ejection(note, now)
+            self._reporter.report_ejection(note, now)
         ejected = self._engine.ejected() if notes or self.current else {}
         if notes or len(ejected) != len(self.current):
             since = now - time.monotonic()
@@ -186,7 +186,7 @@ class EjectionReporter:
             )
             self._changed()
 
-    def _begin(self, tell: Callable[[Tallies], None]) -> "EjectionWatch":
+    def _start_watch(self, tell: Callable[[Tallies], None]) -> "EjectionWatch":
         from vipwire.proxy_daemon.sync.ejection_watch import EjectionWatch  # noqa: PLC0415  # the first sync is over
 
         return EjectionWatch(self._engine, self._metrics, tell, direct=self._direct)

@@ -27,7 +27,7 @@ from vipwire.linux.netlink.conntrack import (
     encode_lookup,
 )
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
-from vipwire.linux.netlink.socket_filter import beginnings_and_ends
+from vipwire.linux.netlink.socket_filter import pass_new_and_ended_flows
 from vipwire.logging import log
 from vipwire.plan.ejection import EndpointKey, Tallies
 from vipwire.proxy_daemon.serve.metrics import Metrics
@@ -81,27 +81,29 @@ class EjectionWatch:
             return
         try:
             fresh = self._socket or self._make_socket()
-            fresh.filter(beginnings_and_ends({key.address for key in watched}, {key.protocol for key in watched}))
+            fresh.filter(
+                pass_new_and_ended_flows({key.address for key in watched}, {key.protocol for key in watched})
+            )
             if self._socket is None:
                 self._socket = fresh
-                self._open()
+                self._open_socket()
         except OSError as error:
-            self._refuse(error)
+            self._report_refusal(error)
 
-    def _refuse(self, error: OSError) -> None:
+    def _report_refusal(self, error: OSError) -> None:
         self._refused = True
         self.close()
         log.warning("cannot receive conntrack events; ejecting no endpoint", error=error)
 
-    def _open(self) -> None:
+    def _open_socket(self) -> None:
         assert self._socket is not None  # noqa: S101 - it was made just now
         self._asker = self._make_socket()
         for group in (GROUP_NEW, GROUP_DESTROY):
             self._socket.join(group)
-        if not _has_events():
+        if not _kernel_has_events():
             why = "net.netfilter.nf_conntrack_events is 0: the kernel sends no connection events"
             log.warning("cannot eject endpoints", reason=why, remedy="sysctl -w net.netfilter.nf_conntrack_events=1")
-        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
+        asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read_events)
 
     def close(self) -> None:
         if self._timer is not None:
@@ -116,16 +118,16 @@ class EjectionWatch:
             self._asker = None
         self._attempts.watch(())
 
-    def _read(self) -> None:
+    def _read_events(self) -> None:
         """Read a batch; read again after a pause, or when a connection has waited too long."""
         if self._socket is None:
             return
         loop = asyncio.get_running_loop()
         now = time.monotonic()
-        busy = self._take(self._socket, now)
+        busy = self._handle_events(self._socket, now)
         if busy is None:
             return
-        if tallies := self._attempts.take_outcomes(now, self._look):
+        if tallies := self._attempts.take_outcomes(now, self._look_up_flow):
             self._tell(tallies)
         if self._timer is not None:
             self._timer.cancel()
@@ -134,14 +136,14 @@ class EjectionWatch:
             loop.remove_reader(self._socket.fileno())
             self._timer = loop.call_later(_PAUSE, self._resume_reading)
         elif (due := self._attempts.due()) is not None:
-            self._timer = loop.call_later(max(0.0, due - now), self._read)
+            self._timer = loop.call_later(max(0.0, due - now), self._read_events)
 
     def _resume_reading(self) -> None:
         if self._socket is not None:
-            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read)
-            self._read()
+            asyncio.get_running_loop().add_reader(self._socket.fileno(), self._read_events)
+            self._read_events()
 
-    def _take(self, source: NetlinkSocket, now: float) -> bool | None:
+    def _handle_events(self, source: NetlinkSocket, now: float) -> bool | None:
         """Read the waiting messages; report whether any came. None: the socket failed."""
         count = 0
         try:
@@ -152,7 +154,7 @@ class EjectionWatch:
                     self._attempts.see(event, now)
         except OSError as error:
             if error.errno != errno.ENOBUFS:
-                self._refuse(error)
+                self._report_refusal(error)
                 return None
             self._metrics.conntrack_events_lost_total.inc()
             return True
@@ -160,7 +162,7 @@ class EjectionWatch:
             log.detail(2, "cannot decode a conntrack event", error=error)
         return count > 0
 
-    def _look(self, flow: Flow) -> bool | None:
+    def _look_up_flow(self, flow: Flow) -> bool | None:
         assert self._asker is not None  # noqa: S101 - it is as old as the listening socket
         try:
             (answer,) = self._asker.request(CT_GET, encode_lookup(flow))
@@ -170,7 +172,7 @@ class EjectionWatch:
         return bool(found.status & STATUS_SEEN_REPLY) if found.identifier == flow.identifier else None
 
 
-def _has_events() -> bool:
+def _kernel_has_events() -> bool:
     try:
         return read_sysctl(_EVENTS) != 0
     except (OSError, ValueError):  # a kernel without the setting, or no /proc

@@ -24,8 +24,8 @@ from vipwire.plan.ejection import EjectionNote, EndpointKey, Tallies
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import PlanChange, Planner
-from vipwire.process_lifecycle.supervision import in_short
-from vipwire.proxy_daemon.sync.node_plan import complete_node
+from vipwire.process_lifecycle.supervision import shorten_error
+from vipwire.proxy_daemon.sync.node_plan import merge_known_facts
 from vipwire.reconcile.backend import Backend, Prompt, ReadsAhead
 from vipwire.reconcile.pacer import Pacer
 from vipwire.reconcile.reconciler import NotBriefError, Reconciler, Report
@@ -96,10 +96,10 @@ class Line:
         elif self.planner.node != node:
             self.reconciler.desire_node(self.backend.render_node(node))
             changes = self.planner.move(node, store.view, now)
-            self._desire(changes)
+            self._render_changes(changes)
             for name, plan in self.planner.plans.items():
                 if name not in changes:
-                    self._render(name, plan)
+                    self._render_service(name, plan)
 
     def plan(self, names: Mapping[ObjectName, bool], store: Store, now: float) -> None:
         """Plan the changed Services: completely (True), or only their endpoints."""
@@ -107,13 +107,13 @@ class Line:
             return
         changes = self.planner.update(names, store.view, now, names)
         if changes:
-            self._desire(changes)
+            self._render_changes(changes)
             self._unasked -= changes.keys()
 
     def observe(self, tallies: Tallies, now: float) -> None:
         """Count results of new connections to endpoints."""
         if self.planner is not None:
-            self.outlying |= self.planner.ejections.take(tallies, now)
+            self.outlying |= self.planner.ejections.take_tallies(tallies, now)
 
     def eject(self, store: Store, now: float) -> None:
         """Plan the Services whose ejected endpoints changed."""
@@ -123,7 +123,7 @@ class Line:
         changes = self.planner.readmit(store.view, now)
         changes.update(self.planner.update(names - changes.keys(), store.view, now) if names else {})
         self._unasked |= changes.keys() - self._changes.keys()
-        self._desire(changes)
+        self._render_changes(changes)
 
     def planning_due(self, now: float) -> float | None:
         """Return the seconds until time alone changes a plan (slow start); None if never."""
@@ -135,20 +135,20 @@ class Line:
         for name, change in self.planner.raise_weights(store.view, now).items() if self.planner else ():
             if name in self._changes:
                 self._changes[name] = PlanChange(self._changes[name].old, change.new)
-            self._render(name, change.new)
+            self._render_service(name, change.new)
 
-    def _desire(self, changes: Mapping[ObjectName, PlanChange]) -> None:
+    def _render_changes(self, changes: Mapping[ObjectName, PlanChange]) -> None:
         for name, change in changes.items():
             earlier = self._changes.get(name)
             self._changes[name] = PlanChange(earlier.old if earlier else change.old, change.new)
-            self._render(name, change.new)
+            self._render_service(name, change.new)
 
-    def _render(self, name: ObjectName, plan: ServicePlan | None) -> None:
+    def _render_service(self, name: ObjectName, plan: ServicePlan | None) -> None:
         """Render a Service. If rendering fails, its old objects stay and the other Services continue."""
         try:
             self.reconciler.desire(name, plan)
         except Exception as error:  # noqa: BLE001  # an error in one Service must not stop the others
-            said = in_short(error)
+            said = shorten_error(error)
             if self._unrendered.get(name) != said:
                 log.error("cannot render a Service; keeping its old rules", service=name, error=said)
             self._unrendered[name] = said
@@ -244,10 +244,10 @@ class Engine:
         """Put an event into the store; return its new problems."""
         problems = self.store.apply(event)
         if self.store.node_changed:
-            self.known_node = complete_node(self.node, self.known_node)
+            self.known_node = merge_known_facts(self.node, self.known_node)
         return problems
 
-    def node_moved(self) -> None:
+    def note_node_change(self) -> None:
         self._node_stale = True
 
     def alarm(self, suspect: str, now: float) -> bool:
@@ -329,7 +329,7 @@ class Engine:
         """Sync the families that are due; return each outcome."""
         if self.store.waiting:
             return []
-        self._plan(now)
+        self._plan_services(now)
         outcomes: list[Outcome] = []
         for line in self.lines:
             if line.pacer.check_due(now) and not line.may_have_drifted():
@@ -342,7 +342,7 @@ class Engine:
                 now += outcomes[-1].seconds
         return outcomes
 
-    def _plan(self, now: float) -> None:
+    def _plan_services(self, now: float) -> None:
         if self.store.node_changed or self._node_stale:
             self.store.node_changed = self._node_stale = False
             for line in self.lines:

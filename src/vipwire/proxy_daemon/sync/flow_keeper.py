@@ -9,10 +9,10 @@ from vipwire.linux.conntrack.stale import (
     Staleness,
     UdpFrontends,
     Untranslated,
+    collect_udp_frontends,
+    find_changed_udp_frontends,
+    find_unanswered,
     served_addresses,
-    suspect_frontends,
-    udp_frontends,
-    waiting_in_vain,
 )
 from vipwire.linux.host.addresses import AddressWatch, reachable_addresses
 from vipwire.logging import log
@@ -31,7 +31,7 @@ class FlowKeeper:
         try:
             self._table: FlowTable | None = FlowTable()
         except UnsupportedError as error:
-            self._give_up(error)
+            self._stop_deleting(error)
 
     def close(self) -> None:
         if self._table is not None:
@@ -41,34 +41,34 @@ class FlowKeeper:
         """Examine the flows of changed frontends; after the first sync and after a repair those of all frontends."""
         if outcome.error is not None:
             return
-        frontends, ranges = suspects(line, outcome)
+        frontends, ranges = find_suspects(line, outcome)
         if outcome.rules_were_missing and (served := served_addresses(line.plans.values())):
-            self._delete(line.family.value, "flows that began without rules", Untranslated(served))
+            self._delete_flows(line.family.value, "flows that began without rules", Untranslated(served))
         if frontends or ranges:
             # Flows to a node port at the other family's addresses belong to the other line.
             ours = reachable_addresses(self._addresses.addresses)
             ours = frozenset(address for address in ours if family_of(address) is line.family)
-            self._delete(line.family.value, "stale UDP flows", Staleness(frontends, ours, ranges))
+            self._delete_flows(line.family.value, "stale UDP flows", Staleness(frontends, ours, ranges))
         if (frontends or outcome.first) and isinstance(line.backend, Connecting):
             _end_sockets(line, frontends, whole=outcome.first)
-        waiting = waiting_in_vain(outcome.changes.values())
+        waiting = find_unanswered(outcome.changes.values())
         if waiting.endpoints and not isinstance(line.backend, Relaying):
-            self._delete(line.family.value, "unanswered flows to ejected endpoints", waiting)
+            self._delete_flows(line.family.value, "unanswered flows to ejected endpoints", waiting)
 
-    def _delete(self, family: str, what: str, judge: Judge) -> None:
+    def _delete_flows(self, family: str, what: str, judge: Judge) -> None:
         if self._table is None:
             return
         began = time.perf_counter()
         try:
-            deletions = self._table.purge(judge)
+            deletions = self._table.delete_judged(judge)
         except UnsupportedError as error:
-            self._give_up(error)
+            self._stop_deleting(error)
         except OSError as error:
             log.warning(f"cannot delete {what}", ip_family=family, error=error)
         else:
-            self._report(family, what, deletions, time.perf_counter() - began)
+            self._log_deletions(family, what, deletions, time.perf_counter() - began)
 
-    def _report(self, family: str, what: str, deletions: FlowDeletions, seconds: float) -> None:
+    def _log_deletions(self, family: str, what: str, deletions: FlowDeletions, seconds: float) -> None:
         self._metrics.conntrack_reconciler_sync_duration_seconds.labels(ip_family=family).observe(seconds)
         self._metrics.conntrack_reconciler_deleted_entries_total.labels(ip_family=family).inc(deletions.deleted)
         if deletions.deleted:
@@ -84,7 +84,7 @@ class FlowKeeper:
                 remedy="do not offload UDP, or use Linux 6.4 or newer",
             )
 
-    def _give_up(self, error: UnsupportedError) -> None:
+    def _stop_deleting(self, error: UnsupportedError) -> None:
         self._table = None
         log.warning("not deleting stale flows", error=error)
 
@@ -100,15 +100,15 @@ def _end_sockets(line: Line, frontends: UdpFrontends, *, whole: bool) -> None:
             log.info("destroyed UDP sockets of removed endpoints", ip_family=line.family.value, ended=ended)
 
 
-def suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:
+def find_suspects(line: Line, outcome: Outcome) -> tuple[UdpFrontends, tuple[Prefix, ...]]:
     """Return the frontends whose flows to examine; if rules were missing, all of them with their ranges."""
     plans: Iterable[ServicePlan]
     if outcome.rules_were_missing and line.planner is not None:
         plans = line.plans.values()
-        frontends, ranges = udp_frontends(plans), line.planner.node.service_cidrs
+        frontends, ranges = collect_udp_frontends(plans), line.planner.node.service_cidrs
     else:
         plans = [change.new for change in outcome.changes.values() if change.new is not None]
-        frontends, ranges = suspect_frontends(outcome.changes.values()), ()
+        frontends, ranges = find_changed_udp_frontends(outcome.changes.values()), ()
     if frontends and isinstance(line.backend, Relaying):
         relayed = line.backend.relayed(plans)
         frontends = {frontend: serving | relayed for frontend, serving in frontends.items()}

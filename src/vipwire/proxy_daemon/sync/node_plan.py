@@ -22,7 +22,7 @@ T = TypeVar("T")
 _EVERYWHERE = {Family.IPV4: Prefix(Address(bytes(4)), 0), Family.IPV6: Prefix(Address(bytes(16)), 0)}
 
 
-def node_plan(
+def build_node_plan(
     config: Config,
     family: Family,
     name: str,
@@ -32,20 +32,20 @@ def node_plan(
     drained: frozenset[Drain] = frozenset(),
 ) -> NodePlan:
     """Plan this node for one family. `machine` are the machine's addresses without loopback."""
-    address = primary_address(config, family, node, machine)
+    address = choose_primary_address(config, family, node, machine)
     sync = config.sync
     return NodePlan(
         family=family,
         name=name,
         zone=node.zone if node else "",
         address=address,
-        pod_traffic=_pod_traffic(config, family, node),
+        pod_traffic=_choose_pod_traffic(config, family, node),
         masquerade_all=sync.masquerade_all,
         masquerade_bit=sync.masquerade_bit,
-        node_port_addresses=_node_port_addresses(config, family, address),
+        node_port_addresses=_choose_node_port_addresses(config, family, address),
         service_cidrs=tuple(sorted({p for cidr in cidrs for p in cidr.prefixes if p.family is family})),
         external_ips=config.gates["AllowServiceExternalIPs"],
-        addresses=_named_addresses(config, family, machine),
+        addresses=_select_configured_addresses(config, family, machine),
         port_ranges=selected_mode(config).port_ranges and not selected_mode(config).without_rules(config),
         direct=selected_mode(config).direct,
         drained=frozenset(drain for drain in drained if family_of(drain.address) is family),
@@ -62,7 +62,7 @@ class Known(NamedTuple):
 NOTHING_KNOWN: Final = Known()
 
 
-def planned_node(
+def plan_node(
     config: Config,
     family: Family,
     name: str,
@@ -72,8 +72,8 @@ def planned_node(
     known: Known = NOTHING_KNOWN,
 ) -> NodePlan:
     """Plan this node from the current objects; `known` adds facts that no current object has."""
-    node = effective_node(config, store.nodes.get(name), known.node)
-    plan = node_plan(config, family, name, node, store.service_cidrs, machine, drained)
+    node = merge_configured_facts(config, store.nodes.get(name), known.node)
+    plan = build_node_plan(config, family, name, node, store.service_cidrs, machine, drained)
     service, slices = store.view(KUBERNETES)
     connected = known.api_servers
     served = {(e.address, p.port) for piece in slices for p in piece.ports for e in piece.endpoints}
@@ -93,12 +93,12 @@ def planned_node(
     )
 
 
-def effective_node(config: Config, node: Node | None, known: Node | None) -> Node | None:
+def merge_configured_facts(config: Config, node: Node | None, known: Node | None) -> Node | None:
     """Return the Node object, completed by its last known facts if an API server is the source."""
-    return node if config.manifests else complete_node(node, known)
+    return node if config.manifests else merge_known_facts(node, known)
 
 
-def complete_node(node: Node | None, known: Node | None) -> Node | None:
+def merge_known_facts(node: Node | None, known: Node | None) -> Node | None:
     """Return the Node with addresses, podCIDRs and zone of `known` where its own are missing.
 
     Addresses and podCIDRs count by family, because kubelet or cloud provider may write one family before the other. A
@@ -109,18 +109,18 @@ def complete_node(node: Node | None, known: Node | None) -> Node | None:
         return node or known
     return replace(
         node,
-        addresses=_complete(node.addresses, known.addresses, family_of),
-        pod_cidrs=_complete(node.pod_cidrs, known.pod_cidrs, lambda prefix: prefix.family),
+        addresses=_complete_families(node.addresses, known.addresses, family_of),
+        pod_cidrs=_complete_families(node.pod_cidrs, known.pod_cidrs, lambda prefix: prefix.family),
         zone=node.zone or ("" if node.addresses else known.zone),
     )
 
 
-def _complete(values: tuple[T, ...], known: tuple[T, ...], family: Callable[[T], Family]) -> tuple[T, ...]:
+def _complete_families(values: tuple[T, ...], known: tuple[T, ...], family: Callable[[T], Family]) -> tuple[T, ...]:
     told = {family(value) for value in values}
     return (*values, *(value for value in known if family(value) not in told))
 
 
-def awaited_facts(config: Config, node: Node | None) -> tuple[str, ...]:
+def list_awaited_facts(config: Config, node: Node | None) -> tuple[str, ...]:
     """Return the Node's fields that rules need and the API server has not sent yet."""
     if config.manifests:
         return ()
@@ -132,14 +132,16 @@ def awaited_facts(config: Config, node: Node | None) -> tuple[str, ...]:
     )
 
 
-def _named_addresses(config: Config, family: Family, machine: Sequence[Address]) -> tuple[Address, ...]:
+def _select_configured_addresses(config: Config, family: Family, machine: Sequence[Address]) -> tuple[Address, ...]:
     """Return the machine's addresses if the mode needs a virtual server or a socket for each."""
     if not selected_mode(config).per_address:
         return ()
     return tuple(sorted({address for address in machine if family_of(address) is family}))
 
 
-def primary_address(config: Config, family: Family, node: Node | None, machine: Sequence[Address]) -> Address | None:
+def choose_primary_address(
+    config: Config, family: Family, node: Node | None, machine: Sequence[Address]
+) -> Address | None:
     bind = parse_address(config.bind_address)
     if family_of(bind) is family and any(bind):
         return bind
@@ -154,7 +156,7 @@ def health_check_prefixes(config: Config) -> tuple[Prefix, ...]:
     return tuple(Prefix.parse(text) for text in config.node_port_addresses if text != PRIMARY)
 
 
-def _pod_traffic(config: Config, family: Family, node: Node | None) -> PodTraffic | None:
+def _choose_pod_traffic(config: Config, family: Family, node: Node | None) -> PodTraffic | None:
     prefixes: tuple[Prefix, ...]
     match config.local_mode:
         case LocalMode.BRIDGE_INTERFACE:
@@ -181,7 +183,7 @@ def _narrow_prefixes(cluster: tuple[Prefix, ...], own: tuple[Prefix, ...]) -> tu
     return (*known, *(prefix for prefix in cluster if prefix.family not in families))
 
 
-def _node_port_addresses(config: Config, family: Family, address: Address | None) -> tuple[Prefix, ...]:
+def _choose_node_port_addresses(config: Config, family: Family, address: Address | None) -> tuple[Prefix, ...]:
     allowed = config.allowed_node_port_addresses
     if not allowed:
         return (_EVERYWHERE[family],)

@@ -62,15 +62,15 @@ class Reporter:
         return sum(problem.kind == kind for problem in self._engine.store.problems)
 
     def report_start(self) -> None:
-        self.node_event("Starting", "vipwire starts")
+        self.report_node_event("Starting", "vipwire starts")
 
-    def node_event(self, reason: str, message: str, kind: EventType = EventType.NORMAL) -> None:
+    def report_node_event(self, reason: str, message: str, kind: EventType = EventType.NORMAL) -> None:
         if self._recorder:
             node = self._engine.node
             subject = Subject("Node", self._node_name, uid=node.uid if node else self._node_name)
             self._recorder.record(subject, reason, message, kind)
 
-    def node_seen(self, *, exists: bool) -> None:
+    def report_node(self, *, exists: bool) -> None:
         """Log once that the Node does not exist, and once that it exists again."""
         if exists == self._node_exists:
             return
@@ -78,9 +78,9 @@ class Reporter:
         if exists:
             log.info("the Node exists", node=self._node_name)
         else:
-            log.warning(missing_node(self._node_name))
+            log.warning(describe_missing_node(self._node_name))
 
-    def problems(self, problems: Iterable[Problem]) -> None:
+    def report_problems(self, problems: Iterable[Problem]) -> None:
         for problem in problems:
             log.warning(
                 "invalid object",
@@ -98,16 +98,16 @@ class Reporter:
             self._report_failure(line, outcome, now)
             return
         self._errors.pop(line.family, None)
-        self._annotations(line, outcome)
-        self._conflicts(line, outcome)
-        self._isolations(line, now)
+        self._report_annotations(line, outcome)
+        self._report_conflicts(line, outcome)
+        self._report_isolations(line, now)
         if log.enabled(2):
             _log_changes(line.family, outcome)
         if outcome.report.repaired:
-            self._repairs(line, outcome.report.repaired, outcome.by, now)
+            self._report_repairs(line, outcome.report.repaired, outcome.by, now)
         _log_sync(line.family, outcome)
 
-    def _repairs(self, line: Line, repaired: Sequence[Any], by: str, now: float) -> None:
+    def _report_repairs(self, line: Line, repaired: Sequence[Any], by: str, now: float) -> None:
         family = line.family.value
         examples = ", ".join(line.backend.describe(key) for key in repaired[:_EXAMPLES])
         self._metrics.kernel_drift_repairs_total.labels(ip_family=family).inc()
@@ -122,7 +122,7 @@ class Reporter:
         author = f", changed by {by}" if by else ""
         self._note("repaired", f"{len(repaired)} objects: {examples}{more}{author}", now, family=family)
         message = f"{family}: {by or 'other programs'} had changed {len(repaired)} objects: {examples}"
-        self.node_event("KernelStateRepaired", message, EventType.WARNING)
+        self.report_node_event("KernelStateRepaired", message, EventType.WARNING)
         self._count_repair(line, by, now)
 
     def _count_repair(self, line: Line, by: str, now: float) -> None:
@@ -149,12 +149,12 @@ class Reporter:
             "sync failed; the old rules stay",
             ip_family=line.family.value,
             error=text,
-            transaction=_shorten(transaction),
+            transaction=_shorten_transaction(transaction),
         )
         self._note("failed", f"the old rules stay: {text}", now, family=line.family.value)
-        self.node_event("SyncFailed", f"{line.family.value}: {text}", EventType.WARNING)
+        self.report_node_event("SyncFailed", f"{line.family.value}: {text}", EventType.WARNING)
 
-    def _conflicts(self, line: Line, outcome: Outcome) -> None:
+    def _report_conflicts(self, line: Line, outcome: Outcome) -> None:
         for name, change in outcome.changes.items():
             if change.new is None or not change.new.lost:
                 continue
@@ -166,19 +166,19 @@ class Reporter:
                     f"{key} belongs to Service {winner}, which is older, has it as its ClusterIP or is the API server"
                 )
                 log.warning("conflicting Services", service=name, ip_family=line.family.value, reason=message)
-                self._about_service(name, "FrontendConflict", message)
+                self._report_about_service(name, "FrontendConflict", message)
 
-    def _annotations(self, line: Line, outcome: Outcome) -> None:
+    def _report_annotations(self, line: Line, outcome: Outcome) -> None:
         """Report annotations without effect: once, although both families' plans have them."""
         for change in outcome.changes.values():
             before, now = _find_ineffective(line, change.old), _find_ineffective(line, change.new)
             if not before and not now:
                 continue
             self._told -= before - now
-            self.problems(now - self._told)
+            self.report_problems(now - self._told)
             self._told |= now
 
-    def _isolations(self, line: Line, now: float) -> None:
+    def _report_isolations(self, line: Line, now: float) -> None:
         family, refused = line.family, line.reconciler.isolated
         before = self._isolated.get(family, frozenset())
         if not refused and not before:
@@ -193,15 +193,15 @@ class Reporter:
                 service=name,
                 ip_family=family.value,
                 error=error,
-                transaction=_shorten(error.transaction),
+                transaction=_shorten_transaction(error.transaction),
             )
-            self._about_service(name, "KernelRefused", str(error))
+            self._report_about_service(name, "KernelRefused", str(error))
         for name in before - refused.keys():
             self._note("accepted", "by the kernel again", now, family=family.value, service=str(name))
             log.info("the kernel accepts the Service again", service=name, ip_family=family.value)
         self._isolated[family] = frozenset(refused)
 
-    def ejection(self, note: EjectionNote, now: float) -> None:
+    def report_ejection(self, note: EjectionNote, now: float) -> None:
         """Report an ejected endpoint, or one that returned. `now` is seconds since the epoch."""
         service = str(note.port.service)
         told = {"service": note.port, "endpoint": note.endpoint}
@@ -209,7 +209,7 @@ class Reporter:
             log.info("using the endpoint again; one failure ejects it", **told)
             message = f"{note.endpoint} gets new connections again"
             self._note("readmitted", message, now, service=service)
-            self._about_service(note.port.service, "EndpointReadmitted", message, EventType.NORMAL)
+            self._report_about_service(note.port.service, "EndpointReadmitted", message, EventType.NORMAL)
             return
         how = note.how.value
         self._metrics.ejections_total.labels(failure=how).inc()
@@ -217,9 +217,9 @@ class Reporter:
         row = f"{note.failures} in a row" if note.failures > 1 else "the first after its return"
         message = f"{note.endpoint} gets no new connections for {note.seconds:g} s: {row} failed (last: {how})"
         self._note("ejected", message, now, service=service)
-        self._about_service(note.port.service, "EndpointEjected", message)
+        self._report_about_service(note.port.service, "EndpointEjected", message)
 
-    def _about_service(
+    def _report_about_service(
         self, name: ObjectName, reason: str, message: str, kind: EventType = EventType.WARNING
     ) -> None:
         self._record_event(Kind.SERVICE.value, name, reason, message, kind)
@@ -243,11 +243,11 @@ def _find_ineffective(line: Line, plan: ServicePlan | None) -> AbstractSet[Probl
     return {*plan.problems, *lacking} if lacking or plan.problems else _NO_PROBLEMS
 
 
-def missing_node(name: str) -> str:
+def describe_missing_node(name: str) -> str:
     return f"there is no Node {name!r}: all endpoints count as remote (set the Node's name with --hostname-override)"
 
 
-def unknown_fact(name: str, path: str) -> str:
+def describe_unknown_fact(name: str, path: str) -> str:
     effects = {
         "status.addresses": "vipwire serves no node ports for `primary`",
         "spec.podCIDRs": "vipwire recognises no traffic of this node's Pods",
@@ -280,7 +280,7 @@ def _log_changes(family: Family, outcome: Outcome) -> None:
             log.detail(4, "frontend", service=frontend.port_name, at=frontend.key, does=does, endpoints=targets)
 
 
-def _shorten(transaction: str) -> str:
+def _shorten_transaction(transaction: str) -> str:
     if len(transaction) <= _LONGEST:
         return transaction
     return f"{transaction[:_LONGEST]}… ({len(transaction)} characters)"

@@ -81,7 +81,7 @@ class SyncMetrics:
     def count_sync(self, line: Line, outcome: Outcome, now: float) -> None:
         """Count one sync of one family. `now` is seconds since the epoch."""
         refused = outcome.error is not None or bool(line.reconciler.isolated)
-        self._uncounted.append(_Sync(line, outcome, now, refused, self._trigger_times(outcome)))
+        self._uncounted.append(_Sync(line, outcome, now, refused, self._list_trigger_times(outcome)))
         if refused or len(outcome.changes) > _FEW or len(self._uncounted) >= _MOST:
             self.count_pending_syncs()
 
@@ -97,7 +97,7 @@ class SyncMetrics:
                 self._record_written(line, written)
                 self._count_plans(line, [sync.outcome for sync in written])
 
-    def _trigger_times(self, outcome: Outcome) -> tuple[float, ...]:
+    def _list_trigger_times(self, outcome: Outcome) -> tuple[float, ...]:
         """Return when changes were made, of those that an event brought."""
         if outcome.first or outcome.error is not None:
             return ()
@@ -130,7 +130,7 @@ class SyncMetrics:
 
     def _record_written(self, line: Line, syncs: Sequence[_Sync]) -> None:
         metrics, family = self._metrics, line.family.value
-        self._rules(line)
+        self._record_rules(line)
         of_family(metrics.sync_proxy_rules_last_timestamp_seconds, family).set(syncs[-1].now)
         sizes = [sync.outcome.report.size for sync in syncs if sync.outcome.report.size]
         if sizes:
@@ -139,7 +139,7 @@ class SyncMetrics:
         if took := [max(0.0, sync.now - triggered) for sync in syncs for triggered in sync.triggered]:
             duration.observe_all(took)
 
-    def _rules(self, line: Line) -> None:
+    def _record_rules(self, line: Line) -> None:
         if (writer := self._writers.get(line.family)) is None:
             return
         metrics, family = self._metrics, line.family.value
@@ -151,17 +151,17 @@ class SyncMetrics:
                 gauge.labels(table=table, ip_family=family).set(counts.get(table, 0))
 
     def _count_plans(self, line: Line, outcomes: Sequence[Outcome]) -> None:
-        for change in _joint_changes(outcomes):
+        for change in _join_changes(outcomes):
             for plan, sign in ((change.old, -1), (change.new, +1)):
                 if plan is None:
                     continue
                 for policy in _find_policies_without_local(plan):
                     self._without_local[line.family, policy] += sign
-                self._endpoints[line.family] += sign * _endpoints(plan)
+                self._endpoints[line.family] += sign * _count_endpoints(plan)
                 self._lost[line.family] += sign * len(plan.lost)
 
 
-def _joint_changes(outcomes: Sequence[Outcome]) -> Iterable[PlanChange]:
+def _join_changes(outcomes: Sequence[Outcome]) -> Iterable[PlanChange]:
     """Return the joint change of several syncs, without Services that came and went in between."""
     if len(outcomes) == 1:
         return outcomes[0].changes.values()
@@ -182,7 +182,7 @@ def _find_policies_without_local(plan: ServicePlan) -> set[str]:
     }
 
 
-def _endpoints(plan: ServicePlan) -> int:
+def _count_endpoints(plan: ServicePlan) -> int:
     return len(
         {
             target

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Final
 
-from vipwire.model.net import Address, special_use
+from vipwire.model.net import Address, describe_special_use
 
 NO_CIDR: Final = "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)"
 NO_ADDRESS: Final = "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)"
@@ -92,5 +92,5 @@ def find_host_problem(address: str) -> str:
         return f"may not be unspecified ({address})"
     if parsed.is_loopback:
         return ""
-    special = special_use(Address(parsed.packed), link_local=False)
+    special = describe_special_use(Address(parsed.packed), link_local=False)
     return f"may not be {special}" if special else ""

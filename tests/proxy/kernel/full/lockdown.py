@@ -15,7 +15,7 @@ from tests.proxy.kernel.ebpf_maps import own_folder, own_pins, settings, write
 from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.modes.ebpf.layout import FRONTENDS, HEAD, Flag, endpoint_slot, frontend_key
-from vipwire.modes.ebpf.probe import probe
+from vipwire.modes.ebpf.probe import probe_kernel
 from vipwire.modes.ebpf.tables import Tables
 
 pytestmark = [pytest.mark.kernel, pytest.mark.timeout(600)]
@@ -30,11 +30,11 @@ def test_programs_are_loaded_and_lead_sockets_in_a_kernel_that_is_locked_down() 
     LOCKDOWN.write_text("confidentiality")
     assert "[confidentiality]" in LOCKDOWN.read_text()
     with own_folder() as cgroup, own_pins(cgroup) as pins:
-        probe(cgroup)
+        probe_kernel(cgroup)
         with socket.create_server(("127.0.0.1", 0)) as server, closing(Tables(Family.IPV4, pins)) as tables:
             end = endpoint_slot(parse_address("127.0.0.1"), server.getsockname()[1])
             key = FRONTENDS, frontend_key(parse_address(VIP), Protocol.TCP, PORT)
             write(tables, {}, {key: HEAD.pack(Flag.NODE) + end})
-            pins.put_in_force(HOOKS, settings())
+            pins.attach_programs(HOOKS, settings())
             with socket.create_connection((VIP, PORT), timeout=60) as client:
                 assert client.getpeername() == (VIP, PORT)

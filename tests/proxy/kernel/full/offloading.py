@@ -169,7 +169,7 @@ def received(end: socket.socket, size: int) -> bytes:
 
 def flows(family: Family, protocol: Protocol) -> list[Flow]:
     with FlowTable() as table:
-        return list(table.flows(family, protocol))
+        return list(table.list_flows(family, protocol))
 
 
 def devices(family: Family = Family.IPV4) -> set[str]:

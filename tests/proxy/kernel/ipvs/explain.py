@@ -24,7 +24,7 @@ from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.modes.ipvs.explain.explainer import IpvsExplainer
 from vipwire.modes.ipvs.objects.names import Object, ObjectKey
 from vipwire.plan.resolve import Packet
-from vipwire.reconcile.delta import diff
+from vipwire.reconcile.delta import compute_delta
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState, Verdict
 from vipwire_lab.cluster.cluster import Lab
@@ -150,7 +150,7 @@ def test_who_finishes_connections_is_told_and_is_no_difference(
         other = proxy.restarted()
         try:
             seen = Seen(other, family)
-            delta = diff(seen.observed, seen.wanted)
+            delta = compute_delta(seen.observed, seen.wanted)
             assert not delta, f"{delta.added} {delta.changed} {delta.removed}"
             walk = seen.walk("client", VIP[family])
             assert [step.verdicts for step in walk.steps if step.text == "weight 0"] == [(Verdict.FINISH,)]
@@ -189,12 +189,12 @@ def test_damage_is_seen_on_the_way_and_the_script_of_diff_repairs_it(lab: Lab, p
         seen.look()
         walk = seen.walk("client", VIP[family])
         assert {step.state for step in walk.steps} - {ObjectState.PLANNED}, f"{harm}: {walk}"
-        script = list(IpvsExplainer(family).script(diff(seen.observed, seen.wanted)))
+        script = list(IpvsExplainer(family).script(compute_delta(seen.observed, seen.wanted)))
         assert script, harm
         lines = legacy(script)
         lab.run(NODE, ["sh", "-ec", "\n".join(lines)])
         seen.look()
-        left = diff(seen.observed, seen.wanted)
+        left = compute_delta(seen.observed, seen.wanted)
         assert not left, f"{harm}: {left.added} {left.changed} {left.removed}"
     assert set(count_pods(lab.probe("client", VIP[family], 80, count=4))) == {"pod-1a", "pod-2a"}
 
@@ -207,11 +207,11 @@ def test_the_script_makes_everything_and_removes_everything(lab: Lab, proxy: Ipv
     seen = Seen(proxy, family)
     explainer = IpvsExplainer(family)
     for have, want in ((seen.wanted, {}), ({}, seen.wanted)):
-        script = explainer.script(diff(have, want))
+        script = explainer.script(compute_delta(have, want))
         lines = legacy(script)
         lab.run(NODE, ["sh", "-ec", "\n".join(lines)])
         seen.look()
-        left = diff(seen.observed, want)
+        left = compute_delta(seen.observed, want)
         assert not left, f"{left.added} {left.changed} {left.removed}"
 
 

@@ -55,7 +55,7 @@ def test_a_new_endpoint_is_not_flooded_by_a_scheduler_that_counts_connections(
 def active(lab: Lab, family: Family) -> dict[bytes, int]:
     """Return the open connections of each real server, other tests' included."""
     with lab.enter_namespace(NODE), closing(IpvsServers(family)) as servers:
-        return {row.real.address: row.active for row in servers.rows(servers.services())}
+        return {row.real.address: row.active for row in servers.read_rows(servers.read_services())}
 
 
 def wait_for_quiet(lab: Lab, family: Family) -> None:
@@ -173,7 +173,7 @@ def test_all_is_read_though_other_network_namespaces_have_virtual_servers(lab: L
         for host in ("client", NODE):
             reals = stack.enter_context(crowded(lab, host, family))
         with closing(IpvsServers(family)) as servers:  # the last host is the inner one
-            found = {row.real for row in servers.rows({real.server for real in reals})}
+            found = {row.real for row in servers.read_rows({real.server for real in reals})}
     assert found == set(reals)
 
 

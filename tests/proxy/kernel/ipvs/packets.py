@@ -33,7 +33,7 @@ from vipwire.model.service import Service, ServicePort, TrafficPolicy
 from vipwire.modes.ipvs.driver import ipvs_sysctls
 from vipwire.modes.ipvs.objects.servers import IpvsServers
 from vipwire.modes.ipvs.render import IpvsSettings
-from vipwire.reconcile.delta import diff
+from vipwire.reconcile.delta import compute_delta
 from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.cluster.outcome import Outcome, ProbeResult, count_pods
 from vipwire_lab.namespaces.topology import UNDERLAY
@@ -338,11 +338,11 @@ def test_timeouts_are_set_and_zero_leaves_what_there_is(lab: Lab, shared: IpvsPr
     del shared
     with lab.enter_namespace(NODE):
         servers = IpvsServers(Family.IPV4)
-    before = servers.timeouts()
+    before = servers.read_timeouts()
     servers.set_timeouts(Timeouts(1234, 0, 56))
-    assert servers.timeouts() == Timeouts(1234, before.tcp_fin, 56)
+    assert servers.read_timeouts() == Timeouts(1234, before.tcp_fin, 56)
     servers.set_timeouts(before)
-    assert servers.timeouts() == before
+    assert servers.read_timeouts() == before
     servers.close()
 
 
@@ -352,7 +352,7 @@ def test_a_flow_is_forgotten_when_its_time_is_up(lab: Lab, proxy: IpvsProxy, fam
     proxy.put(web(ports=(port,)), *slices(lab, "web", TWO, 80, Protocol.UDP))
     with lab.enter_namespace(NODE):
         servers = IpvsServers(family)
-    before = servers.timeouts()
+    before = servers.read_timeouts()
     servers.set_timeouts(Timeouts(0, 0, 1))
     try:
         assert answered_by(lab.probe("client", VIP[family], 80, Protocol.UDP, count=4)) == set(TWO)
@@ -432,7 +432,7 @@ def test_a_refused_commit_leaves_everything_as_it_was(lab: Lab, proxy: IpvsProxy
         rendered = line.backend.render(change.new)
         with lab.enter_namespace(NODE):
             held = line.backend.observe()
-            delta = diff({key: held[key] for key in rendered.own if key in held}, rendered.own)
+            delta = compute_delta({key: held[key] for key in rendered.own if key in held}, rendered.own)
             with pytest.raises(CommitError, match="twos"):
                 line.backend.commit(delta)
     assert proxy.state() == before
@@ -535,8 +535,10 @@ def counters(lab: Lab, family: Family, address: str, connections: int) -> Traffi
         servers = IpvsServers(family)
     try:
         for _ in range(400):
-            (direct_return,) = [key for key in servers.services() if key.address == ip(EXTERNAL[family])]
-            (found,) = [each.counters for each in servers.reals(direct_return) if each.address == ip(address)]
+            (direct_return,) = [key for key in servers.read_services() if key.address == ip(EXTERNAL[family])]
+            (found,) = [
+                each.counters for each in servers.read_real_servers(direct_return) if each.address == ip(address)
+            ]
             if found.connections >= connections:
                 return found
             threading.Event().wait(0.02)

@@ -81,11 +81,11 @@ class Line:
                 sets = stack.enter_context(contextlib.closing(Sets(self.family)))
                 device = stack.enter_context(contextlib.closing(Device(self.family)))
                 routing = stack.enter_context(contextlib.closing(PolicyRouting(self.family)))
-            yield from servers.services()
+            yield from servers.read_services()
             yield from (key for key in sets.read() if isinstance(key, SetEntry))
             yield from map(Vip, device.addresses())
-            yield from map(MarkRule, routing.marks())
-            yield from map(VipRoute, routing.routes())
+            yield from map(MarkRule, routing.list_marks())
+            yield from map(VipRoute, routing.list_routes())
 
 
 class IpvsProxy:

@@ -11,7 +11,7 @@ from vipwire.errors import CommitError
 from vipwire.linux.netlink.ipset import IpsetSpec, SetType
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import ServicePort, ServiceType
-from vipwire.modes.ipvs.objects.commands import commands
+from vipwire.modes.ipvs.objects.commands import list_commands
 from vipwire.modes.ipvs.objects.names import BESIDE, Ipset, Object, ObjectKey, Set, set_spec
 from vipwire.reconcile.delta import Delta
 from vipwire_lab.cluster.cluster import Lab
@@ -183,7 +183,7 @@ def test_printed_commands_replace_sets(lab: Lab, empty_node: dict[str, str], fam
         Ipset(marked): (old, set_spec(Set.LOCAL_POOL)),
         Ipset(ports): (None, set_spec(Set.NODE_PORT_TCP)),
     }
-    lab.run(NODE, ["sh", "-ec", "\n".join(commands(family, Delta(changed=changed)))])
+    lab.run(NODE, ["sh", "-ec", "\n".join(list_commands(family, Delta(changed=changed)))])
     assert definitions(lab) == {each: empty_node[each] for each in (name, marked, ports)}
     saved = lab.run(NODE, ["ipset", "save"]).stdout.splitlines()
     assert {line for line in saved if line.startswith("add")} == set(added)

@@ -279,5 +279,5 @@ def test_a_flow_that_was_silent_for_longer_than_is_tracked_is_answered_after_ipv
         assert remembered(lab, port) >= len(flows)
         with lab.enter_namespace(NODE), FlowTable() as table:
             for family in Family:
-                table.delete(list(table.flows(family, Protocol.UDP, port)))
+                table.delete(list(table.list_flows(family, Protocol.UDP, port)))
         check_open(flows)

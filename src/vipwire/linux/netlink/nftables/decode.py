@@ -1,7 +1,7 @@
 """Decodes the kernel's dumps: tables, chains, rules, sets and the generation. Elements are in `elements`.
 
-Every function but `chain_names` takes the payload of one message of a dump, from the nfnetlink header on, and raises
-DecodeError on malformed bytes.
+Every function but `list_chain_names` takes the payload of one message of a dump, from the nfnetlink header on, and
+raises DecodeError on malformed bytes.
 """
 
 import errno
@@ -13,11 +13,11 @@ from vipwire.linux.netlink.message import (
     HEADER,
     NLM_F_DUMP_INTR,
     TYPE_MASK,
-    attributes,
-    number_of,
-    string,
-    text_of,
-    walk,
+    collect_attributes,
+    decode_number,
+    decode_text,
+    encode_string,
+    walk_attributes,
 )
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import POLICIES, NetfilterHook
@@ -101,7 +101,7 @@ class Generation(Value, frozen=True):
 def _read_attributes(payload: memoryview, *needed: int) -> tuple[int, dict[int, memoryview]]:
     if len(payload) < 4:
         raise DecodeError("an nf_tables message is cut short")
-    found = attributes(payload, 4)
+    found = collect_attributes(payload, 4)
     missing = [kind for kind in needed if kind not in found]
     if missing:
         raise DecodeError(f"an nf_tables message lacks attribute {missing[0]}")
@@ -110,51 +110,53 @@ def _read_attributes(payload: memoryview, *needed: int) -> tuple[int, dict[int, 
 
 def decode_table(payload: memoryview) -> ListedTable:
     family, found = _read_attributes(payload, wire.TABLE_NAME)
-    return ListedTable(family, text_of(found[wire.TABLE_NAME]), number_of(found.get(wire.TABLE_HANDLE, _NOTHING)))
-
-
-def chain(payload: memoryview) -> ListedChain:
-    family, found = _read_attributes(payload, wire.CHAIN_TABLE, wire.CHAIN_NAME)
-    return ListedChain(
-        family,
-        text_of(found[wire.CHAIN_TABLE]),
-        text_of(found[wire.CHAIN_NAME]),
-        number_of(found.get(wire.CHAIN_HANDLE, _NOTHING)),
-        _hook(found) if wire.CHAIN_HOOK in found else None,
+    return ListedTable(
+        family, decode_text(found[wire.TABLE_NAME]), decode_number(found.get(wire.TABLE_HANDLE, _NOTHING))
     )
 
 
-def _hook(found: dict[int, memoryview]) -> NetfilterHook:
-    place = attributes(found[wire.CHAIN_HOOK])
+def decode_chain(payload: memoryview) -> ListedChain:
+    family, found = _read_attributes(payload, wire.CHAIN_TABLE, wire.CHAIN_NAME)
+    return ListedChain(
+        family,
+        decode_text(found[wire.CHAIN_TABLE]),
+        decode_text(found[wire.CHAIN_NAME]),
+        decode_number(found.get(wire.CHAIN_HANDLE, _NOTHING)),
+        _decode_hook(found) if wire.CHAIN_HOOK in found else None,
+    )
+
+
+def _decode_hook(found: dict[int, memoryview]) -> NetfilterHook:
+    place = collect_attributes(found[wire.CHAIN_HOOK])
     priority = bytes(place.get(wire.HOOK_PRIORITY, _NOTHING))
     if len(priority) != 4:
         raise DecodeError("a base chain has no priority")
-    policy = number_of(found.get(wire.CHAIN_POLICY, _NOTHING))
-    listed = walk(place.get(wire.HOOK_DEVICES, _NOTHING))
-    devices = tuple(text_of(value) + ("" if kind == wire.DEVICE_NAME else "*") for kind, value in listed)
+    policy = decode_number(found.get(wire.CHAIN_POLICY, _NOTHING))
+    listed = walk_attributes(place.get(wire.HOOK_DEVICES, _NOTHING))
+    devices = tuple(decode_text(value) + ("" if kind == wire.DEVICE_NAME else "*") for kind, value in listed)
     if not devices and wire.HOOK_DEVICE in place:
-        devices = (text_of(place[wire.HOOK_DEVICE]),)
+        devices = (decode_text(place[wire.HOOK_DEVICE]),)
     return NetfilterHook(
-        text_of(found.get(wire.CHAIN_TYPE, _NOTHING)),
-        number_of(place.get(wire.HOOK_NUMBER, _NOTHING)),
+        decode_text(found.get(wire.CHAIN_TYPE, _NOTHING)),
+        decode_number(place.get(wire.HOOK_NUMBER, _NOTHING)),
         struct.unpack(">i", priority)[0],
         _POLICY.get(policy, str(policy)),
         devices,
     )
 
 
-def rule(payload: memoryview) -> ListedNftRule:
+def decode_rule(payload: memoryview) -> ListedNftRule:
     family, found = _read_attributes(payload, wire.RULE_TABLE, wire.RULE_CHAIN)
     return ListedNftRule(
         family,
-        text_of(found[wire.RULE_TABLE]),
-        text_of(found[wire.RULE_CHAIN]),
-        number_of(found.get(wire.RULE_HANDLE, _NOTHING)),
+        decode_text(found[wire.RULE_TABLE]),
+        decode_text(found[wire.RULE_CHAIN]),
+        decode_number(found.get(wire.RULE_HANDLE, _NOTHING)),
         bytes(found.get(wire.RULE_EXPRESSIONS, _NOTHING)),
     )
 
 
-def expressions(payload: memoryview) -> bytes:
+def decode_expressions(payload: memoryview) -> bytes:
     """Return the raw expressions of a rule, without decoding the rest: dumps have many rules."""
     at, end = 4, len(payload)
     while at + 4 <= end:
@@ -167,17 +169,17 @@ def expressions(payload: memoryview) -> bytes:
     return b""
 
 
-def declaration(payload: memoryview) -> SetDeclaration:
+def decode_set_declaration(payload: memoryview) -> SetDeclaration:
     family, found = _read_attributes(payload, wire.SET_TABLE, wire.SET_NAME)
 
     def value(kind: int) -> int:
-        return number_of(found.get(kind, _NOTHING))
+        return decode_number(found.get(kind, _NOTHING))
 
-    description = attributes(found.get(wire.SET_DESCRIPTION, _NOTHING))
+    description = collect_attributes(found.get(wire.SET_DESCRIPTION, _NOTHING))
     return SetDeclaration(
         family,
-        text_of(found[wire.SET_TABLE]),
-        text_of(found[wire.SET_NAME]),
+        decode_text(found[wire.SET_TABLE]),
+        decode_text(found[wire.SET_NAME]),
         value(wire.SET_HANDLE),
         SetFlag(value(wire.SET_FLAGS)),
         value(wire.SET_KEY_TYPE),
@@ -185,27 +187,27 @@ def declaration(payload: memoryview) -> SetDeclaration:
         value(wire.SET_DATA_TYPE),
         value(wire.SET_DATA_LENGTH),
         value(wire.SET_TIMEOUT),
-        number_of(description.get(wire.DESCRIPTION_SIZE, _NOTHING)),
+        decode_number(description.get(wire.DESCRIPTION_SIZE, _NOTHING)),
         bytes(found.get(wire.SET_USERDATA, _NOTHING)),
         bytes(payload[4:]),
         value(wire.SET_COUNT) if wire.SET_COUNT in found else None,
     )
 
 
-def generation_id(payload: memoryview) -> int:
+def decode_generation_id(payload: memoryview) -> int:
     """Decode only the number from the answer to Kind.GETGEN."""
-    for kind, value in walk(payload, 4):
+    for kind, value in walk_attributes(payload, 4):
         if kind == wire.GENERATION_ID:
-            return number_of(value)
+            return decode_number(value)
     raise DecodeError("an nf_tables generation without its number")
 
 
-def generation(payload: memoryview) -> Generation:
+def decode_generation(payload: memoryview) -> Generation:
     _, found = _read_attributes(payload, wire.GENERATION_ID)
     return Generation(
-        number_of(found[wire.GENERATION_ID]),
-        number_of(found.get(wire.GENERATION_PROCESS, _NOTHING)),
-        text_of(found.get(wire.GENERATION_PROCESS_NAME, _NOTHING)),
+        decode_number(found[wire.GENERATION_ID]),
+        decode_number(found.get(wire.GENERATION_PROCESS, _NOTHING)),
+        decode_text(found.get(wire.GENERATION_PROCESS_NAME, _NOTHING)),
     )
 
 
@@ -214,11 +216,11 @@ _HANDLE: Final = _ATTRIBUTE.pack(12, wire.CHAIN_HANDLE)
 _DATAGRAM: Final = 1 << 15
 
 
-def chain_names(sock: NetlinkSocket, family: Family) -> dict[str, dict[str, bool]]:
+def list_chain_names(sock: NetlinkSocket, family: Family) -> dict[str, dict[str, bool]]:
     """List the chains by table, each with whether it is a base chain. Raise DumpInterruptedError."""
     found: dict[str, dict[str, bool]] = {}
     tables: dict[bytes, dict[str, bool]] = {}
-    for datagram in sock.datagrams(MessageType.GETCHAIN, wire.header(wire.NFPROTO[family]), _DATAGRAM):
+    for datagram in sock.datagrams(MessageType.GETCHAIN, wire.encode_header(wire.NFPROTO[family]), _DATAGRAM):
         at, end = 0, len(datagram)
         while at < end:
             length, _, flags, _, _ = HEADER.unpack_from(datagram, at)
@@ -251,5 +253,5 @@ def _read_chain_name(datagram: bytes, at: int, end: int) -> tuple[bytes, str, bo
         if kind == wire.CHAIN_NAME and following + _ATTRIBUTE.size <= end:
             name = datagram[at + _ATTRIBUTE.size : at + size - 1].decode()
             return table, name, _ATTRIBUTE.unpack_from(datagram, following)[1] & TYPE_MASK == wire.CHAIN_HOOK
-    whole = chain(memoryview(datagram)[begin - 4 : end])
-    return string(wire.CHAIN_TABLE, whole.table), whole.name, whole.hook is not None
+    whole = decode_chain(memoryview(datagram)[begin - 4 : end])
+    return encode_string(wire.CHAIN_TABLE, whole.table), whole.name, whole.hook is not None

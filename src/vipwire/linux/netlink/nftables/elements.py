@@ -17,14 +17,14 @@ from typing import NamedTuple
 
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink.message import (
-    attribute,
-    attributes,
+    collect_attributes,
+    decode_number,
+    decode_text,
+    encode_attribute,
     encode_nested,
-    number_of,
-    string,
-    text_of,
-    u32be,
-    walk,
+    encode_string,
+    encode_u32be,
+    walk_attributes,
 )
 from vipwire.linux.netlink.nftables import userdata, wire
 
@@ -57,7 +57,7 @@ class Element(NamedTuple):
 
 
 @functools.cache
-def _frame(key: int, data: int, nesting: int = _NESTED) -> tuple[bytes, bytes]:
+def _build_frame(key: int, data: int, nesting: int = _NESTED) -> tuple[bytes, bytes]:
     """Return the constant bytes before the key and between key and data, for their sizes (data 0: none).
 
     The kernel's own listings do not flag nesting.
@@ -71,13 +71,15 @@ def _frame(key: int, data: int, nesting: int = _NESTED) -> tuple[bytes, bytes]:
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _verdict(verdict: VerdictData) -> bytes:
+def _encode_verdict(verdict: VerdictData) -> bytes:
     code, chain = verdict
-    parts = u32be(wire.VERDICT_CODE, code & 0xFFFFFFFF) + (string(wire.VERDICT_CHAIN, chain) if chain else b"")
+    parts = encode_u32be(wire.VERDICT_CODE, code & 0xFFFFFFFF) + (
+        encode_string(wire.VERDICT_CHAIN, chain) if chain else b""
+    )
     return encode_nested(wire.ELEMENT_DATA, encode_nested(wire.DATA_VERDICT_ATTRIBUTE, parts))
 
 
-def element(
+def encode_element_attributes(
     key: bytes,
     data: bytes | None = None,
     *,
@@ -88,7 +90,7 @@ def element(
     """Encode one element as NFTA_LIST_ELEM. Sizes of `key` and `data` are multiples of four."""
     if not (verdict or key_end):
         data = data or b""
-        head, middle = _frame(len(key), len(data))
+        head, middle = _build_frame(len(key), len(data))
         plain = head + key + middle + data
         return _add_comment(plain, comment) if comment else plain
     known = None if verdict is None else VerdictData(*verdict)
@@ -96,7 +98,7 @@ def element(
 
 
 def _add_comment(plain: bytes, comment: str) -> bytes:
-    note = userdata.comment(comment)
+    note = userdata.encode_comment(comment)
     size = len(plain) + 4 + len(note)
     padding = -size % 4
     head = _LIST_ELEMENT(size + padding, wire.LIST_ELEMENT | _NESTED)
@@ -108,32 +110,34 @@ _LIST_ELEMENT = struct.Struct("=2H").pack
 
 def plain_elements(keys: Sequence[bytes], data: Sequence[bytes]) -> list[bytes]:
     """Encode elements of a key and data (empty in a set), all of the first one's sizes."""
-    head, middle = _frame(len(keys[0]), len(data[0]))
+    head, middle = _build_frame(len(keys[0]), len(data[0]))
     return [head + key + middle + value for key, value in zip(keys, data, strict=True)]
 
 
 def encode_element(member: Element) -> bytes:
     """Encode any element as NFTA_LIST_ELEM, without its expiration."""
-    parts = [u32be(wire.ELEMENT_FLAGS, member.flags)] if member.flags else []
+    parts = [encode_u32be(wire.ELEMENT_FLAGS, member.flags)] if member.flags else []
     if member.timeout:
-        parts.append(attribute(wire.ELEMENT_TIMEOUT, member.timeout.to_bytes(8, "big")))
-    parts.append(_value(wire.ELEMENT_KEY, member.key))
+        parts.append(encode_attribute(wire.ELEMENT_TIMEOUT, member.timeout.to_bytes(8, "big")))
+    parts.append(_encode_value(wire.ELEMENT_KEY, member.key))
     if member.key_end:
-        parts.append(_value(wire.ELEMENT_KEY_END, member.key_end))
+        parts.append(_encode_value(wire.ELEMENT_KEY_END, member.key_end))
     if member.verdict:
-        parts.append(_verdict(member.verdict))
+        parts.append(_encode_verdict(member.verdict))
     elif member.data:
-        parts.append(_value(wire.ELEMENT_DATA, member.data))
-    note = (userdata.comment(member.comment) if member.comment else b"") + (_OPEN_END if member.open_end else b"")
+        parts.append(_encode_value(wire.ELEMENT_DATA, member.data))
+    note = (userdata.encode_comment(member.comment) if member.comment else b"") + (
+        _OPEN_END if member.open_end else b""
+    )
     if note:
-        parts.append(attribute(wire.ELEMENT_USERDATA, note))
+        parts.append(encode_attribute(wire.ELEMENT_USERDATA, note))
     return encode_nested(wire.LIST_ELEMENT, *parts)
 
 
-_OPEN_END = userdata.number(userdata.ELEMENT_FLAGS, userdata.ELEMENT_OPEN_INTERVAL)
+_OPEN_END = userdata.encode_number(userdata.ELEMENT_FLAGS, userdata.ELEMENT_OPEN_INTERVAL)
 
 
-def _value(kind: int, value: bytes) -> bytes:
+def _encode_value(kind: int, value: bytes) -> bytes:
     size = len(value) + 4
     return struct.pack("=4H", size + 4, kind | _NESTED, size, wire.DATA_VALUE) + value + bytes(-size % 4)
 
@@ -144,15 +148,15 @@ def decode_elements(payload: memoryview, key: int, data: int = 0) -> Iterable[El
     `key` and `data` are the set's sizes in bytes (data 0 for a set and a verdict map). They only make decoding fast:
     elements of other sizes are decoded, too.
     """
-    members = attributes(payload, 4).get(wire.ELEMENTS_LIST)
+    members = collect_attributes(payload, 4).get(wire.ELEMENTS_LIST)
     if members is None:
         return ()
-    shape = _shape(key, data)
-    plain = _uniform(members, shape)
+    shape = _compute_shape(key, data)
+    plain = _decode_uniform(members, shape)
     if plain is not None:
         return map(Element, *plain) if data else map(Element, plain.keys)
-    found = (value for kind, value in walk(members) if kind == wire.LIST_ELEMENT)
-    return [_decode_commented(bytes(value), shape) or _decode(value) for value in found]
+    found = (value for kind, value in walk_attributes(members) if kind == wire.LIST_ELEMENT)
+    return [_decode_commented(bytes(value), shape) or _decode_element(value) for value in found]
 
 
 class _Shape(NamedTuple):
@@ -167,7 +171,7 @@ class Columns(NamedTuple):
     data: tuple[bytes, ...]
 
 
-def _shape(key: int, data: int) -> _Shape:
+def _compute_shape(key: int, data: int) -> _Shape:
     """Round sizes up to multiples of four: set declarations do not pad a key of one part."""
     return _Shape(-(-key // 4) * 4, -(-data // 4) * 4)
 
@@ -177,12 +181,12 @@ def decode_plain(payload: memoryview, key: int, data: int) -> Columns | None:
 
     None if an element has another form: use `decode_elements`. Sizes are as there.
     """
-    members = attributes(payload, 4).get(wire.ELEMENTS_LIST)
-    return None if members is None else _uniform(members, _shape(key, data))
+    members = collect_attributes(payload, 4).get(wire.ELEMENTS_LIST)
+    return None if members is None else _decode_uniform(members, _compute_shape(key, data))
 
 
-def _uniform(members: memoryview, shape: _Shape) -> Columns | None:
-    head, middle = _frame(*shape, 0)
+def _decode_uniform(members: memoryview, shape: _Shape) -> Columns | None:
+    head, middle = _build_frame(*shape, 0)
     layout = _row_layout(len(head), shape.key, len(middle), shape.data)
     if not members or len(members) % layout.size:
         return None
@@ -199,8 +203,8 @@ def decode_answers(datagrams: Sequence[bytes], key: int, data: int) -> Columns:
     """
     if not datagrams:
         return Columns((), ())
-    shape = _shape(key, data)
-    head, middle = _frame(*shape, 0)
+    shape = _compute_shape(key, data)
+    head, middle = _build_frame(*shape, 0)
     before = len(datagrams[0]) - len(head) - shape.key - len(middle) - shape.data
     joined = b"".join(datagrams)
     layout = struct.Struct(f"={before + len(head)}s{shape.key}s{len(middle)}s{shape.data}s") if before > 0 else None
@@ -219,7 +223,7 @@ def _row_layout(head: int, key: int, middle: int, data: int) -> struct.Struct:
 
 def _decode_commented(member: bytes, shape: _Shape) -> Element | None:
     """Decode an element of the plain shape, perhaps with a comment; None if it has another shape."""
-    head, middle = _frame(*shape, 0)
+    head, middle = _build_frame(*shape, 0)
     between = 8 + shape.key
     after = between + len(middle) + shape.data
     if member[:8] != head[4:] or member[between : between + len(middle)] != middle:
@@ -239,38 +243,38 @@ def _decode_commented(member: bytes, shape: _Shape) -> Element | None:
 _COMMENT = struct.pack("=HB", wire.ELEMENT_USERDATA, userdata.COMMENT)
 
 
-def _decode(member: memoryview) -> Element:
-    found = attributes(member)
+def _decode_element(member: memoryview) -> Element:
+    found = collect_attributes(member)
     if wire.ELEMENT_KEY not in found:
         raise DecodeError("an element of a set has no key")  # a catch-all element, which vipwire never creates
-    data = attributes(found[wire.ELEMENT_DATA]) if wire.ELEMENT_DATA in found else {}
+    data = collect_attributes(found[wire.ELEMENT_DATA]) if wire.ELEMENT_DATA in found else {}
     note = bytes(found.get(wire.ELEMENT_USERDATA, b""))
     value, verdict = data.get(wire.DATA_VALUE), data.get(wire.DATA_VERDICT_ATTRIBUTE)
     key_end = found.get(wire.ELEMENT_KEY_END)
     return Element(
-        key=_value_of(found[wire.ELEMENT_KEY]),
+        key=_decode_value(found[wire.ELEMENT_KEY]),
         data=None if value is None else bytes(value),
         verdict=None if verdict is None else decode_verdict(verdict),
-        comment=userdata.comment_of(note),
-        key_end=None if key_end is None else _value_of(key_end),
-        flags=number_of(found.get(wire.ELEMENT_FLAGS, _NOTHING)),
-        timeout=number_of(found.get(wire.ELEMENT_TIMEOUT, _NOTHING)),
-        expiration=number_of(found.get(wire.ELEMENT_EXPIRATION, _NOTHING)),
+        comment=userdata.decode_comment(note),
+        key_end=None if key_end is None else _decode_value(key_end),
+        flags=decode_number(found.get(wire.ELEMENT_FLAGS, _NOTHING)),
+        timeout=decode_number(found.get(wire.ELEMENT_TIMEOUT, _NOTHING)),
+        expiration=decode_number(found.get(wire.ELEMENT_EXPIRATION, _NOTHING)),
         open_end=_OPEN_END in note,
     )
 
 
-def _value_of(data: memoryview) -> bytes:
-    value = attributes(data).get(wire.DATA_VALUE)
+def _decode_value(data: memoryview) -> bytes:
+    value = collect_attributes(data).get(wire.DATA_VALUE)
     if value is None:
         raise DecodeError("the key of an element has no value")
     return bytes(value)
 
 
 def decode_verdict(data: memoryview) -> VerdictData:
-    found = attributes(data)
-    code = number_of(found.get(wire.VERDICT_CODE, _NOTHING))
-    return VerdictData(code - (1 << 32) if code >> 31 else code, text_of(found.get(wire.VERDICT_CHAIN, _NOTHING)))
+    found = collect_attributes(data)
+    code = decode_number(found.get(wire.VERDICT_CODE, _NOTHING))
+    return VerdictData(code - (1 << 32) if code >> 31 else code, decode_text(found.get(wire.VERDICT_CHAIN, _NOTHING)))
 
 
 _EXPRESSION_NAME, _EXPRESSION_DATA = 1, 2
@@ -288,16 +292,16 @@ class ElementCounter(NamedTuple):
 
 def decode_counters(payload: memoryview) -> Iterable[ElementCounter]:
     """Decode one message of a dump of elements; those without a counter count 0. Raise DecodeError."""
-    members = attributes(payload, 4).get(wire.ELEMENTS_LIST)
+    members = collect_attributes(payload, 4).get(wire.ELEMENTS_LIST)
     if not members:
         return ()
-    quick = _uniform_counters(members)
+    quick = _decode_uniform_counters(members)
     if quick is not None:
         return quick
-    return [_decode_counter(value) for kind, value in walk(members) if kind == wire.LIST_ELEMENT]
+    return [_decode_counter(value) for kind, value in walk_attributes(members) if kind == wire.LIST_ELEMENT]
 
 
-def _uniform_counters(members: memoryview) -> Iterator[ElementCounter] | None:
+def _decode_uniform_counters(members: memoryview) -> Iterator[ElementCounter] | None:
     """Decode elements of the same layout; None if one differs, or has no plain counter."""
     if len(members) < _COUNTER_HEAD:
         return None
@@ -325,22 +329,22 @@ _BETWEEN_NUMBERS = struct.pack("=HH", 12, _COUNTER_PACKETS)
 def _counter_layout(key: int) -> tuple[struct.Struct, bytes]:
     """Return the layout of an element up to its counter, and the constant bytes between key and counter."""
     numbers = struct.pack("=HH", 28, _EXPRESSION_DATA) + struct.pack("=HH", 12, _COUNTER_BYTES)
-    name = string(_EXPRESSION_NAME, "counter")
+    name = encode_string(_EXPRESSION_NAME, "counter")
     middle = struct.pack("=HH", 4 + len(name) + 28, wire.ELEMENT_EXPRESSION) + name + numbers
     return struct.Struct(f">{_COUNTER_HEAD}s{key}s{len(middle)}sQ4sQ"), middle
 
 
 def _decode_counter(member: memoryview) -> ElementCounter:
-    found = attributes(member)
-    key = attributes(found.get(wire.ELEMENT_KEY, _NOTHING)).get(wire.DATA_VALUE)
+    found = collect_attributes(member)
+    key = collect_attributes(found.get(wire.ELEMENT_KEY, _NOTHING)).get(wire.DATA_VALUE)
     if key is None:
         raise DecodeError("an element of a set has no key")
-    expression = attributes(found.get(wire.ELEMENT_EXPRESSION, _NOTHING))
-    if text_of(expression.get(_EXPRESSION_NAME, _NOTHING)) != "counter":
+    expression = collect_attributes(found.get(wire.ELEMENT_EXPRESSION, _NOTHING))
+    if decode_text(expression.get(_EXPRESSION_NAME, _NOTHING)) != "counter":
         return ElementCounter(bytes(key), 0, 0)
-    numbers = attributes(expression.get(_EXPRESSION_DATA, _NOTHING))
+    numbers = collect_attributes(expression.get(_EXPRESSION_DATA, _NOTHING))
     return ElementCounter(
         bytes(key),
-        number_of(numbers.get(_COUNTER_PACKETS, _NOTHING)),
-        number_of(numbers.get(_COUNTER_BYTES, _NOTHING)),
+        decode_number(numbers.get(_COUNTER_PACKETS, _NOTHING)),
+        decode_number(numbers.get(_COUNTER_BYTES, _NOTHING)),
     )

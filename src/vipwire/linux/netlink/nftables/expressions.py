@@ -8,7 +8,7 @@ flag, so that the kernel's dump equals the rule sent byte for byte.
 import struct
 import sys
 
-from vipwire.linux.netlink.message import attribute, string, u32be
+from vipwire.linux.netlink.message import encode_attribute, encode_string, encode_u32be
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.elements import VerdictData
 
@@ -37,76 +37,92 @@ def register(word: int) -> int:
 
 
 def _group(kind: int, *parts: bytes) -> bytes:
-    return attribute(kind, b"".join(parts))
+    return encode_attribute(kind, b"".join(parts))
 
 
 def expression(name: str, *parts: bytes) -> bytes:
-    return _group(1, string(1, name), _group(2, *parts))
+    return _group(1, encode_string(1, name), _group(2, *parts))
 
 
 def payload(word: int, base: int, offset: int, length: int) -> bytes:
-    return expression("payload", u32be(1, register(word)), u32be(2, base), u32be(3, offset), u32be(4, length))
+    return expression(
+        "payload",
+        encode_u32be(1, register(word)),
+        encode_u32be(2, base),
+        encode_u32be(3, offset),
+        encode_u32be(4, length),
+    )
 
 
 def meta(word: int, key: int) -> bytes:
-    return expression("meta", u32be(2, key), u32be(1, register(word)))
+    return expression("meta", encode_u32be(2, key), encode_u32be(1, register(word)))
 
 
 def set_meta(word: int, key: int) -> bytes:
-    return expression("meta", u32be(2, key), u32be(3, register(word)))
+    return expression("meta", encode_u32be(2, key), encode_u32be(3, register(word)))
 
 
 def ct(word: int, key: int, direction: int | None = None) -> bytes:
     """Load a field of the connection; `direction` 0 is that of the first packet, for keys that have one."""
-    which = b"" if direction is None else attribute(3, bytes((direction,)))
-    return expression("ct", u32be(1, register(word)), u32be(2, key), which)
+    which = b"" if direction is None else encode_attribute(3, bytes((direction,)))
+    return expression("ct", encode_u32be(1, register(word)), encode_u32be(2, key), which)
 
 
 def fib(word: int, flags: int) -> bytes:
     """Load the type of an address from the routing tables."""
-    return expression("fib", u32be(1, register(word)), u32be(2, FIB_ADDRESS_TYPE), u32be(3, flags))
+    return expression(
+        "fib", encode_u32be(1, register(word)), encode_u32be(2, FIB_ADDRESS_TYPE), encode_u32be(3, flags)
+    )
 
 
 def numgen(word: int, kind: int, modulus: int, offset: int) -> bytes:
     """Load the next, or a random, number from `offset` to `offset + modulus - 1`."""
-    return expression("numgen", u32be(1, register(word)), u32be(2, modulus), u32be(3, kind), u32be(4, offset))
+    return expression(
+        "numgen",
+        encode_u32be(1, register(word)),
+        encode_u32be(2, modulus),
+        encode_u32be(3, kind),
+        encode_u32be(4, offset),
+    )
 
 
 def jhash(source: tuple[int, int], word: int, modulus: int, seed: int | None, offset: int) -> bytes:
     """Load a hash of `source`: its first word and its length in bytes. Without a seed the kernel draws one."""
     return expression(
         "hash",
-        u32be(1, register(source[0])),
-        u32be(2, register(word)),
-        u32be(3, source[1]),
-        u32be(4, modulus),
-        b"" if seed is None else u32be(5, seed),
-        u32be(6, offset) if offset else b"",
-        u32be(7, 0),
+        encode_u32be(1, register(source[0])),
+        encode_u32be(2, register(word)),
+        encode_u32be(3, source[1]),
+        encode_u32be(4, modulus),
+        b"" if seed is None else encode_u32be(5, seed),
+        encode_u32be(6, offset) if offset else b"",
+        encode_u32be(7, 0),
     )
 
 
 def host_to_network(word: int, length: int, size: int) -> bytes:
     """Swap `length` bytes in units of `size`; nft swaps 1 byte in units of 2, which has no effect."""
-    both = u32be(1, register(word)), u32be(2, register(word))
-    return expression("byteorder", *both, u32be(3, 1), u32be(4, length), u32be(5, size))
+    both = encode_u32be(1, register(word)), encode_u32be(2, register(word))
+    return expression("byteorder", *both, encode_u32be(3, 1), encode_u32be(4, length), encode_u32be(5, size))
 
 
 def bitwise(word: int, mask: bytes, xor: bytes) -> bytes:
     """Replace a register by `(register & mask) ^ xor`."""
-    both = u32be(1, register(word)), u32be(2, register(word))
-    values = _group(4, attribute(1, mask)), _group(5, attribute(1, xor))
-    return expression("bitwise", *both, u32be(3, len(mask)), u32be(6, 0), *values)
+    both = encode_u32be(1, register(word)), encode_u32be(2, register(word))
+    values = _group(4, encode_attribute(1, mask)), _group(5, encode_attribute(1, xor))
+    return expression("bitwise", *both, encode_u32be(3, len(mask)), encode_u32be(6, 0), *values)
 
 
 def cmp(word: int, operation: int, value: bytes) -> bytes:
-    return expression("cmp", u32be(1, register(word)), u32be(2, operation), _group(3, attribute(1, value)))
+    return expression(
+        "cmp", encode_u32be(1, register(word)), encode_u32be(2, operation), _group(3, encode_attribute(1, value))
+    )
 
 
 def in_range(word: int, first: bytes, last: bytes) -> bytes:
     """Continue the rule only if a register is in the range, including both ends."""
-    ends = _group(3, attribute(1, first)), _group(4, attribute(1, last))
-    return expression("range", u32be(1, register(word)), u32be(2, 0), *ends)
+    ends = _group(3, encode_attribute(1, first)), _group(4, encode_attribute(1, last))
+    return expression("range", encode_u32be(1, register(word)), encode_u32be(2, 0), *ends)
 
 
 HOST_ORDER = sys.byteorder
@@ -127,57 +143,59 @@ def lookup_verdict(word: int, name: str) -> bytes:
 
 
 def _lookup(word: int, name: str, target: int | None, flags: int) -> bytes:
-    into = b"" if target is None else u32be(3, target)
-    return expression("lookup", string(1, name), u32be(2, register(word)), into, u32be(5, flags))
+    into = b"" if target is None else encode_u32be(3, target)
+    return expression("lookup", encode_string(1, name), encode_u32be(2, register(word)), into, encode_u32be(5, flags))
 
 
 def immediate(word: int, value: bytes) -> bytes:
-    return expression("immediate", u32be(1, register(word)), _group(2, attribute(1, value)))
+    return expression("immediate", encode_u32be(1, register(word)), _group(2, encode_attribute(1, value)))
 
 
 def verdict(what: VerdictData) -> bytes:
-    chain = string(wire.VERDICT_CHAIN, what.chain) if what.chain else b""
-    inner = _group(wire.DATA_VERDICT_ATTRIBUTE, u32be(wire.VERDICT_CODE, what.code & 0xFFFFFFFF), chain)
-    return expression("immediate", u32be(1, 0), _group(2, inner))
+    chain = encode_string(wire.VERDICT_CHAIN, what.chain) if what.chain else b""
+    inner = _group(wire.DATA_VERDICT_ATTRIBUTE, encode_u32be(wire.VERDICT_CODE, what.code & 0xFFFFFFFF), chain)
+    return expression("immediate", encode_u32be(1, 0), _group(2, inner))
 
 
 def counter() -> bytes:
     """Count packets and bytes, from zero."""
-    return expression("counter", attribute(1, bytes(8)), attribute(2, bytes(8)))
+    return expression("counter", encode_attribute(1, bytes(8)), encode_attribute(2, bytes(8)))
 
 
 def reject(kind: int, code: int | None) -> bytes:
     """Reject the packet with an ICMP code, or with a TCP reset (`code` None)."""
-    return expression("reject", u32be(1, kind), b"" if code is None else attribute(2, bytes((code,))))
+    return expression("reject", encode_u32be(1, kind), b"" if code is None else encode_attribute(2, bytes((code,))))
 
 
 def masquerade(flags: int) -> bytes:
     """Replace the connection's source by an address of the output interface."""
-    return expression("masq", u32be(1, flags) if flags else b"")
+    return expression("masq", encode_u32be(1, flags) if flags else b"")
 
 
 def dnat(family: int, address: int, port: int | None) -> bytes:
     """Set a new destination of the connection; `family` is the NFPROTO number, the others are words."""
-    low, high = u32be(3, register(address)), u32be(4, register(address))
-    ports = b"" if port is None else u32be(5, register(port)) + u32be(6, register(port))
+    low, high = encode_u32be(3, register(address)), encode_u32be(4, register(address))
+    ports = b"" if port is None else encode_u32be(5, register(port)) + encode_u32be(6, register(port))
     flags = NAT_MAP_ADDRESS | (0 if port is None else NAT_MAP_PORT)
-    return expression("nat", u32be(1, NAT_DNAT), u32be(2, family), low, high, ports, u32be(7, flags))
+    return expression(
+        "nat", encode_u32be(1, NAT_DNAT), encode_u32be(2, family), low, high, ports, encode_u32be(7, flags)
+    )
 
 
 def flow_offload(name: str) -> bytes:
     """Add the packet's connection to a flowtable; ends the rule if the kernel cannot."""
-    return expression("flow_offload", string(1, name))
+    return expression("flow_offload", encode_string(1, name))
 
 
 def dynset(name: str, operation: int, key: int, data: int | None, timeout: int) -> bytes:
     """Add, update or delete an element; `timeout` in ms, 0 for the set's own."""
-    value = b"" if data is None else u32be(5, register(data))
+    value = b"" if data is None else encode_u32be(5, register(data))
     return expression(
         "dynset",
-        u32be(4, register(key)),
+        encode_u32be(4, register(key)),
         value,
-        u32be(3, operation),
-        string(1, name),
-        attribute(6, struct.pack(">Q", timeout)),
-        u32be(9, 0),
+        encode_u32be(3, operation),
+        encode_string(1, name),
+        encode_attribute(6, struct.pack(">Q", timeout)),
+        encode_u32be(9, 0),
     )

@@ -11,13 +11,13 @@ from typing import Final, NamedTuple
 from vipwire.errors import DecodeError
 from vipwire.linux.netlink.message import (
     NLM_F_CREATE,
-    attributes,
+    collect_attributes,
+    decode_number,
+    decode_text,
     encode_nested,
-    number_of,
-    string,
-    text_of,
-    u32be,
-    walk,
+    encode_string,
+    encode_u32be,
+    walk_attributes,
 )
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import Operation
@@ -43,7 +43,7 @@ class Flowtable(NamedTuple):
 
 def new_flowtable(family: Family, table: str, name: str, priority: int, flags: int) -> Operation:
     """Create a flowtable without devices unless it exists."""
-    return _operation(family, table, name, priority, flags, ())
+    return _build_operation(family, table, name, priority, flags, ())
 
 
 def add_devices(
@@ -53,42 +53,44 @@ def add_devices(
     waiting = iter(devices)
     operations: list[Operation] = []
     while some := tuple(islice(waiting, _MOST)):
-        operations.append(_operation(family, table, name, priority, flags, some))
+        operations.append(_build_operation(family, table, name, priority, flags, some))
     return operations
 
 
 def delete_flowtable(family: Family, table: str, name: str) -> Operation:
     """Delete a flowtable that no rule refers to. Its connections' packets pass the rules again."""
-    body = string(wire.FLOWTABLE_TABLE, table) + string(wire.FLOWTABLE_NAME, name)
-    return Operation(MessageType.DELFLOWTABLE, 0, wire.header(wire.NFPROTO[family]) + body)
+    body = encode_string(wire.FLOWTABLE_TABLE, table) + encode_string(wire.FLOWTABLE_NAME, name)
+    return Operation(MessageType.DELFLOWTABLE, 0, wire.encode_header(wire.NFPROTO[family]) + body)
 
 
-def _operation(
+def _build_operation(
     family: Family, table: str, name: str, priority: int, flags: int, devices: tuple[str, ...]
 ) -> Operation:
-    listed = encode_nested(wire.FLOWTABLE_HOOK_DEVICES, *(string(wire.DEVICE_NAME, each) for each in devices))
+    listed = encode_nested(wire.FLOWTABLE_HOOK_DEVICES, *(encode_string(wire.DEVICE_NAME, each) for each in devices))
     hook = encode_nested(
         wire.FLOWTABLE_HOOK,
-        u32be(wire.FLOWTABLE_HOOK_NUMBER, _INGRESS),
-        u32be(wire.FLOWTABLE_HOOK_PRIORITY, priority & 0xFFFFFFFF),
+        encode_u32be(wire.FLOWTABLE_HOOK_NUMBER, _INGRESS),
+        encode_u32be(wire.FLOWTABLE_HOOK_PRIORITY, priority & 0xFFFFFFFF),
         listed if devices else b"",
     )
-    body = string(wire.FLOWTABLE_TABLE, table) + string(wire.FLOWTABLE_NAME, name) + hook
-    body += u32be(wire.FLOWTABLE_FLAGS, flags)
-    return Operation(MessageType.NEWFLOWTABLE, NLM_F_CREATE, wire.header(wire.NFPROTO[family]) + body)
+    body = encode_string(wire.FLOWTABLE_TABLE, table) + encode_string(wire.FLOWTABLE_NAME, name) + hook
+    body += encode_u32be(wire.FLOWTABLE_FLAGS, flags)
+    return Operation(MessageType.NEWFLOWTABLE, NLM_F_CREATE, wire.encode_header(wire.NFPROTO[family]) + body)
 
 
 def decode_flowtable(payload: memoryview) -> Flowtable:
-    found = attributes(payload, 4) if len(payload) >= 4 else {}
+    found = collect_attributes(payload, 4) if len(payload) >= 4 else {}
     if wire.FLOWTABLE_TABLE not in found or wire.FLOWTABLE_NAME not in found:
         raise DecodeError("a flowtable has no name")
-    hook = attributes(found.get(wire.FLOWTABLE_HOOK, _NOTHING))
-    priority = number_of(hook.get(wire.FLOWTABLE_HOOK_PRIORITY, _NOTHING))
+    hook = collect_attributes(found.get(wire.FLOWTABLE_HOOK, _NOTHING))
+    priority = decode_number(hook.get(wire.FLOWTABLE_HOOK_PRIORITY, _NOTHING))
     return Flowtable(
         payload[0],
-        text_of(found[wire.FLOWTABLE_TABLE]),
-        text_of(found[wire.FLOWTABLE_NAME]),
+        decode_text(found[wire.FLOWTABLE_TABLE]),
+        decode_text(found[wire.FLOWTABLE_NAME]),
         priority - (1 << 32) if priority >> 31 else priority,
-        number_of(found.get(wire.FLOWTABLE_FLAGS, _NOTHING)),
-        frozenset(text_of(value) for _, value in walk(hook.get(wire.FLOWTABLE_HOOK_DEVICES, _NOTHING))),
+        decode_number(found.get(wire.FLOWTABLE_FLAGS, _NOTHING)),
+        frozenset(
+            decode_text(value) for _, value in walk_attributes(hook.get(wire.FLOWTABLE_HOOK_DEVICES, _NOTHING))
+        ),
     )

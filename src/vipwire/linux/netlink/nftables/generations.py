@@ -44,25 +44,25 @@ class Generations:
         return self._listener
 
     @contextmanager
-    def committing(self, elements: int) -> Iterator[None]:
+    def pause_during_own_commit(self, elements: int) -> Iterator[None]:
         """Pause the listener during vipwire's own large commit."""
         if self._listener is None or elements < _MANY:
             yield
             return
         self._listener.pause()
-        before = self.look()
+        before = self.observe()
         try:
             yield
         finally:
             self._listener.resume()
-            if self.look() != before:
+            if self.observe() != before:
                 self._listener.miss()
 
-    def look(self) -> int:
+    def observe(self) -> int:
         """Return a number that changes with each commit of another program."""
         return self._note_generation(self._generation)
 
-    def after(self, before: object, commits: int) -> int | None:
+    def observe_after(self, before: object, commits: int) -> int | None:
         """Check after `commits` of our own. None: another program has committed since `before`."""
         now = self._note_generation(self._generation + commits)
         return now if now == before else None
@@ -77,12 +77,12 @@ class Generations:
         self._generation = self._generation % _HIGHEST + 1
 
     def count_own(self, commits: int) -> None:
-        """Note our own commits; `look` then still detects other commits since the last look."""
+        """Note our own commits; `observe` then still detects other commits since the last look."""
         self._note_generation(self._generation + commits)
 
     def _note_generation(self, expected: int) -> int:
-        answer = self._socket.ask(MessageType.GETGEN, encode.ask_generation())
-        self._generation = decode.generation_id(answer.payload)
+        answer = self._socket.ask(MessageType.GETGEN, encode.request_generation())
+        self._generation = decode.decode_generation_id(answer.payload)
         self._foreign += self._generation != expected
         return self._foreign
 

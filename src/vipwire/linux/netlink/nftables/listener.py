@@ -9,11 +9,11 @@ from collections.abc import Iterable
 from itertools import islice
 from typing import Final, NamedTuple
 
-from vipwire.linux.netlink.message import HEADER, string
+from vipwire.linux.netlink.message import HEADER, encode_string
 from vipwire.linux.netlink.nftables import decode, wire
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
-from vipwire.linux.netlink.socket_filter import except_from
+from vipwire.linux.netlink.socket_filter import ignore_senders
 
 _GROUP: Final = 7
 """NFNLGRP_NFTABLES."""
@@ -39,7 +39,7 @@ class CommitListener:
     """
 
     def __init__(self, tables: Iterable[str], large: int = LARGE) -> None:
-        self._names = [string(wire.TABLE_NAME, table).rstrip(b"\0") + b"\0" for table in tables]
+        self._names = [encode_string(wire.TABLE_NAME, table).rstrip(b"\0") + b"\0" for table in tables]
         self._large, self._size = large, 0
         self._touched = self._missed = False
         self._ignored: set[int] = set()
@@ -56,7 +56,7 @@ class CommitListener:
     def ignore(self, port: int) -> None:
         """Skip the commits of the netlink socket with this port ID."""
         self._ignored.add(port)
-        self._socket.filter(except_from(self._ignored))
+        self._socket.filter(ignore_senders(self._ignored))
 
     def pause(self) -> None:
         if self.listening:
@@ -75,7 +75,7 @@ class CommitListener:
         found: Commit | None = None
         try:
             for datagram in islice(self._socket.arrived(_DATAGRAM), _BATCH):
-                found = self._take(datagram) or found
+                found = self._read_commit(datagram) or found
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise
@@ -83,7 +83,7 @@ class CommitListener:
         missed, self._missed = self._missed, False
         return found or (Commit() if missed else None)
 
-    def _take(self, datagram: bytes) -> Commit | None:
+    def _read_commit(self, datagram: bytes) -> Commit | None:
         """Read one notification. The kernel sends the one that ends a commit, with its author, last."""
         _, kind, _, _, _ = HEADER.unpack_from(datagram)
         if kind != MessageType.NEWGEN:
@@ -96,5 +96,5 @@ class CommitListener:
         touched, self._touched, self._size = self._touched, False, 0
         if not touched:
             return None
-        author = decode.generation(memoryview(datagram)[HEADER.size :])
+        author = decode.decode_generation(memoryview(datagram)[HEADER.size :])
         return Commit(author.process_name, author.process)

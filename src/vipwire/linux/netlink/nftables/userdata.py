@@ -19,18 +19,18 @@ ELEMENT_OPEN_INTERVAL = 0x1  # the interval reaches to the last address, so no e
 LONGEST_COMMENT = 128  # nft's own limit, without the NUL (NFTNL_UDATA_COMMENT_MAXLEN)
 
 
-def entry(kind: int, value: bytes) -> bytes:
+def encode_entry(kind: int, value: bytes) -> bytes:
     """Encode one entry. Raise ValueError if the value is longer than 255 bytes."""
     if len(value) > 255:
         raise ValueError(f"userdata has {len(value)} bytes (allowed: at most 255)")
     return bytes((kind, len(value))) + value
 
 
-def number(kind: int, value: int) -> bytes:
+def encode_number(kind: int, value: int) -> bytes:
     return struct.pack("=BBI", kind, 4, value)
 
 
-def comment(text: str) -> bytes:
+def encode_comment(text: str) -> bytes:
     """Encode a comment, cut to the 128 bytes that nft allows (never inside a character)."""
     value = text.encode()
     if len(value) > LONGEST_COMMENT:
@@ -38,7 +38,7 @@ def comment(text: str) -> bytes:
     return bytes((COMMENT, len(value) + 1)) + value + b"\0"
 
 
-def entries(data: bytes) -> dict[int, bytes]:
+def decode_entries(data: bytes) -> dict[int, bytes]:
     """Decode all entries by type. Raise DecodeError on a wrong length."""
     found: dict[int, bytes] = {}
     at = 0
@@ -50,11 +50,11 @@ def entries(data: bytes) -> dict[int, bytes]:
     return found
 
 
-def comment_of(data: bytes) -> str:
+def decode_comment(data: bytes) -> str:
     """Decode the comment; "" without one, or if another tool's userdata has another format."""
     if not data:
         return ""
     try:
-        return entries(data).get(COMMENT, b"").rstrip(b"\0").decode(errors="replace")
+        return decode_entries(data).get(COMMENT, b"").rstrip(b"\0").decode(errors="replace")
     except DecodeError:
         return ""

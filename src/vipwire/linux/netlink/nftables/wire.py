@@ -19,7 +19,7 @@ NFPROTO = {Family.IPV4: 2, Family.IPV6: 10}
 _HEADER = struct.Struct(">BBH")  # struct nfgenmsg: family, version, resource
 
 
-def header(family: int, resource: int = 0) -> bytes:
+def encode_header(family: int, resource: int = 0) -> bytes:
     """Encode the four bytes that begin every nfnetlink payload."""
     return _HEADER.pack(family, 0, resource)
 

@@ -7,10 +7,10 @@ from vipwire.linux.netlink.message import (
     NLM_F_APPEND,
     NLM_F_CREATE,
     NLM_F_EXCL,
-    attribute,
+    encode_attribute,
     encode_nested,
-    string,
-    u32be,
+    encode_string,
+    encode_u32be,
 )
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.encode import Operation
@@ -20,15 +20,15 @@ from vipwire.model.net import Family
 
 def open_table(family: Family, name: str) -> Operation:
     """Create a table unless it exists; keeps an existing table's flags."""
-    payload = wire.header(wire.NFPROTO[family]) + string(wire.TABLE_NAME, name)
+    payload = wire.encode_header(wire.NFPROTO[family]) + encode_string(wire.TABLE_NAME, name)
     return Operation(MessageType.NEWTABLE, NLM_F_CREATE, payload)
 
 
-def fresh_chains(family: Family, table: str, names: Iterable[str]) -> list[Operation]:
+def recreate_chains(family: Family, table: str, names: Iterable[str]) -> list[Operation]:
     """Create chains; the kernel refuses an existing one (EEXIST)."""
-    head = wire.header(wire.NFPROTO[family]) + string(wire.CHAIN_TABLE, table)
+    head = wire.encode_header(wire.NFPROTO[family]) + encode_string(wire.CHAIN_TABLE, table)
     kind, flags = MessageType.NEWCHAIN, NLM_F_CREATE | NLM_F_EXCL
-    return [Operation(kind, flags, head + string(wire.CHAIN_NAME, name)) for name in names]
+    return [Operation(kind, flags, head + encode_string(wire.CHAIN_NAME, name)) for name in names]
 
 
 def new_xtables_rules(
@@ -51,23 +51,27 @@ def _encode_compat(protocol: int) -> bytes:
     if not protocol:
         return b""
     return encode_nested(
-        wire.RULE_COMPATIBLE, u32be(wire.COMPATIBLE_PROTOCOL, protocol), u32be(wire.COMPATIBLE_FLAGS, 0)
+        wire.RULE_COMPATIBLE, encode_u32be(wire.COMPATIBLE_PROTOCOL, protocol), encode_u32be(wire.COMPATIBLE_FLAGS, 0)
     )
 
 
 def delete_rule(family: Family, table: str, chain: str, handle: int) -> Operation:
-    which = attribute(wire.RULE_HANDLE, handle.to_bytes(8))
+    which = encode_attribute(wire.RULE_HANDLE, handle.to_bytes(8))
     return Operation(MessageType.DELRULE, 0, list_rules(family, table, chain) + which)
 
 
 def list_rules(family: Family, table: str, chain: str) -> bytes:
-    return _encode_table_request(family, table) + string(wire.RULE_CHAIN, chain)
+    return _encode_table_request(family, table) + encode_string(wire.RULE_CHAIN, chain)
 
 
 @lru_cache
 def _encode_table_request(family: Family, table: str) -> bytes:
-    return wire.header(wire.NFPROTO[family]) + string(wire.RULE_TABLE, table)
+    return wire.encode_header(wire.NFPROTO[family]) + encode_string(wire.RULE_TABLE, table)
 
 
-def ask_chain(family: Family, table: str, chain: str) -> bytes:
-    return wire.header(wire.NFPROTO[family]) + string(wire.CHAIN_TABLE, table) + string(wire.CHAIN_NAME, chain)
+def request_chain(family: Family, table: str, chain: str) -> bytes:
+    return (
+        wire.encode_header(wire.NFPROTO[family])
+        + encode_string(wire.CHAIN_TABLE, table)
+        + encode_string(wire.CHAIN_NAME, chain)
+    )

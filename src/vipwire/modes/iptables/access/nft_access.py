@@ -39,7 +39,7 @@ Handles = Mapping[tuple[str, str, str], list[int]]
 """The rules to delete: by table, chain and words."""
 
 
-def operations(
+def build_operations(
     encoder: Encoder, family: Family, run: RestoreInput, missing: frozenset[tuple[str, str]], handles: Handles
 ) -> list[Operation]:
     """Write one run as one transaction, like iptables-nft. `missing` are the chains of `BASES` to create.
@@ -52,11 +52,11 @@ def operations(
     found: list[Operation] = []
     for table in TABLES:
         if part := run.parts.get(table):
-            found += _table(encoder, family, table, part, missing, handles)
+            found += _build_table_operations(encoder, family, table, part, missing, handles)
     return found
 
 
-def _table(
+def _build_table_operations(
     encoder: Encoder,
     family: Family,
     table: str,
@@ -66,7 +66,7 @@ def _table(
 ) -> Iterator[Operation]:
     chains = sorted((*part.chains, *part.emptied, *part.gone), reverse=True)
     yield xtables_rules.open_table(family, table)
-    yield from xtables_rules.fresh_chains(family, table, (chain for chain in chains if chain in part.fresh))
+    yield from xtables_rules.recreate_chains(family, table, (chain for chain in chains if chain in part.fresh))
     yield from (encode.new_chain(family, table, chain) for chain in chains if chain not in part.fresh)
     for chain in dict.fromkeys(jump.chain for jump in part.jumps):
         if (table, chain) in missing:
@@ -109,9 +109,9 @@ class NftAccess:
         if self.direct:
             for _ in range(TRIES):
                 try:
-                    before = self._generation()
+                    before = self._read_generation()
                     found = self._tables.read(known)
-                    if self._generation() == before:
+                    if self._read_generation() == before:
                         return found
                 except DumpInterruptedError:
                     continue
@@ -125,7 +125,7 @@ class NftAccess:
         if not self.direct:
             return self._tool.write(run)
         try:
-            return self.transact(run)
+            return self.send_transaction(run)
         except UnknownRuleError as error:
             log.detail(
                 2, "iptables", tool="a run of rules that are not known as the kernel has them", reason=str(error)
@@ -141,15 +141,17 @@ class NftAccess:
             )
             return written
 
-    def transact(self, run: RestoreInput) -> Written:
+    def send_transaction(self, run: RestoreInput) -> Written:
         """Write one run without a program. Raise UnknownRuleError, or OSError if the kernel refuses."""
         error: OSError | None = None
         for _ in range(TRIES):
-            generation = self._generation()
-            batch = operations(self._encoder, self._family, run, self._missing_chains(run), self._handles(run))
+            generation = self._read_generation()
+            batch = build_operations(
+                self._encoder, self._family, run, self._find_missing_chains(run), self._read_handles(run)
+            )
             first = self._socket.sequence(len(batch) + 2)
             self._socket.drain()
-            size = self._socket.send(*encode.transaction(batch, first, generation))
+            size = self._socket.send(*encode.encode_transaction(batch, first, generation))
             refused = next((each for each in self._socket.acknowledgements() if each.errno), None)
             if refused is None:
                 return Written(size, 1)
@@ -158,32 +160,32 @@ class NftAccess:
                 break
         raise error or OSError(errno.ERESTART, "other programs change the tables too often")
 
-    def _generation(self) -> int:
-        (answer,) = self._socket.request(MessageType.GETGEN, encode.ask_generation())
-        return decode.generation(answer.payload).id
+    def _read_generation(self) -> int:
+        (answer,) = self._socket.request(MessageType.GETGEN, encode.request_generation())
+        return decode.decode_generation(answer.payload).id
 
-    def _missing_chains(self, run: RestoreInput) -> frozenset[tuple[str, str]]:
+    def _find_missing_chains(self, run: RestoreInput) -> frozenset[tuple[str, str]]:
         """Return the built-in chains that do not exist yet."""
         used = {(table, jump.chain) for table, part in run.parts.items() for jump in part.jumps if jump.verb != "-D"}
-        return frozenset(where for where in used & BASES.keys() if not self._is_there(*where))
+        return frozenset(where for where in used & BASES.keys() if not self._has_chain(*where))
 
-    def _is_there(self, table: str, chain: str) -> bool:
+    def _has_chain(self, table: str, chain: str) -> bool:
         try:
-            self._socket.request(MessageType.GETCHAIN, xtables_rules.ask_chain(self._family, table, chain))
+            self._socket.request(MessageType.GETCHAIN, xtables_rules.request_chain(self._family, table, chain))
         except NetlinkError as error:
             if error.errno != errno.ENOENT:
                 raise
             return False
         return True
 
-    def _handles(self, run: RestoreInput) -> Handles:
+    def _read_handles(self, run: RestoreInput) -> Handles:
         """Return the handles of the rules to delete: as many of each as the run deletes, the first rules last."""
         found: dict[tuple[str, str, str], list[int]] = {}
         for table, part in run.parts.items():
             gone = [jump for jump in part.jumps if jump.verb == "-D"]
             for chain in {jump.chain for jump in gone}:
                 request = xtables_rules.list_rules(self._family, table, chain)
-                there = [decode.rule(payload) for payload in self._socket.dump(MessageType.GETRULE, request)]
+                there = [decode.decode_rule(payload) for payload in self._socket.dump(MessageType.GETRULE, request)]
                 for rule in {jump.rule for jump in gone if jump.chain == chain}:
                     wanted = self._encoder(rule).expressions
                     same = [each.handle for each in there if reset_counter(each.expressions) == wanted]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from vipwire.linux.netlink.message import HEADER, NLM_F_DUMP_INTR, TYPE_MASK, messages
+from vipwire.linux.netlink.message import HEADER, NLM_F_DUMP_INTR, TYPE_MASK, split_messages
 from vipwire.linux.netlink.nftables import decode, wire, xtables_rules
-from vipwire.linux.netlink.nftables.decode import chain_names
+from vipwire.linux.netlink.nftables.decode import list_chain_names
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import DumpInterruptedError, NetlinkSocket
 from vipwire.model.net import Family
@@ -30,7 +30,7 @@ _HANDLE: Final = 12
 _NUMBERS: Final = len(COUNTER_NUMBERS)
 
 
-def expressions_at(request: bytes) -> int:
+def find_expressions(request: bytes) -> int:
     """Return the offset of the expressions in the message of a chain's first rule.
 
     `request` asked for the chain; both messages begin with a header, the table and the chain.
@@ -38,12 +38,12 @@ def expressions_at(request: bytes) -> int:
     return HEADER.size + len(request) + _HANDLE
 
 
-def holds(dump: bytes, begin: int, rules: Iterable[Halves]) -> bool:
+def has_rules(dump: bytes, begin: int, rules: Iterable[Halves]) -> bool:
     """Report whether the messages of a dump are exactly these rules, without decoding them. Pure.
 
-    `begin` is the result of `expressions_at`. The kernel lists a rule as table, chain, handle, handle of the previous
-    rule, and expressions (nf_tables_fill_rule_info). In one chain only the expressions can differ, of which counter
-    values are ignored. A rule with more attributes has another length.
+    `begin` is the result of `find_expressions`. The kernel lists a rule as table, chain, handle, handle of the
+    previous rule, and expressions (nf_tables_fill_rule_info). In one chain only the expressions can differ, of which
+    counter values are ignored. A rule with more attributes has another length.
     """
     at, end = 0, len(dump)
     for before, after, _ in rules:
@@ -84,33 +84,35 @@ class TableReader:
         Raise UnknownRuleError for an undecodable rule that matters; DumpInterruptedError if the table changed
         meanwhile.
         """
-        found = chains_of(self.sock, self.family)
+        found = list_chains(self.sock, self.family)
         ours = any(NAMES_US in chain for chains in found.values() for chain in chains)
         expected = known() if ours else {}
-        return {table: dict(self._chains(table, chains, expected.get(table, {}))) for table, chains in found.items()}
+        return {
+            table: dict(self._read_chains(table, chains, expected.get(table, {}))) for table, chains in found.items()
+        }
 
-    def _chains(
+    def _read_chains(
         self, table: str, chains: Iterable[str], known: Mapping[str, Rules]
     ) -> Iterator[tuple[str, Sequence[str]]]:
         for chain in chains:
             request = xtables_rules.list_rules(self.family, table, chain)
             dump = self.sock.dump_whole(MessageType.GETRULE, request, DATAGRAM)
             rules = known.get(chain)
-            if rules is None or not self._holds(dump, request, rules):
-                rules = tuple(self._rules(dump, needed=is_ours(table, chain) or chain == FIREWALL))
+            if rules is None or not self._has_expected_rules(dump, request, rules):
+                rules = tuple(self._read_rules(dump, needed=is_ours(table, chain) or chain == FIREWALL))
             yield chain, rules
 
-    def _holds(self, dump: bytes, request: bytes, rules: Rules) -> bool:
+    def _has_expected_rules(self, dump: bytes, request: bytes, rules: Rules) -> bool:
         try:
-            return holds(dump, expressions_at(request), map(self.encoder.split_rule, rules))
+            return has_rules(dump, find_expressions(request), map(self.encoder.split_rule, rules))
         except UnknownRuleError:
             return False
 
-    def _rules(self, dump: bytes, *, needed: bool) -> Iterator[str]:
-        for message in messages(dump):
+    def _read_rules(self, dump: bytes, *, needed: bool) -> Iterator[str]:
+        for message in split_messages(dump):
             if message.flags & NLM_F_DUMP_INTR:
                 raise DumpInterruptedError(errno.EINTR, "the dump was interrupted by a change")
-            expressions = decode.expressions(message.payload)
+            expressions = decode.decode_expressions(message.payload)
             try:
                 yield self.words(expressions)
             except UnknownRuleError:
@@ -119,8 +121,8 @@ class TableReader:
                 yield _UNREAD
 
 
-def chains_of(sock: NetlinkSocket, family: Family) -> dict[str, list[str]]:
-    found = chain_names(sock, family)
+def list_chains(sock: NetlinkSocket, family: Family) -> dict[str, list[str]]:
+    found = list_chain_names(sock, family)
     return {table: [*found.get(table, ())] for table in TABLES}
 
 

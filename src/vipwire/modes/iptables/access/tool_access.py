@@ -67,12 +67,12 @@ class ToolAccess:
         self._tool, self._lock_wait, self.batch = tool, lock_wait, batch
 
     def read(self, known: Callable[[], Known]) -> Mapping[str, Chains]:
-        return {table: self._table(table, known) for table in TABLES}
+        return {table: self._read_table(table, known) for table in TABLES}
 
-    def _table(self, table: str, known: Callable[[], Known]) -> Chains:
+    def _read_table(self, table: str, known: Callable[[], Known]) -> Chains:
         pieces = self._tool.pieces(table)
         first = next(pieces, "")  # a table begins with its chains
-        return read_stream(chain((first,), pieces), known().get(table, {}) if NAMES_US in first else {})
+        return read_save_stream(chain((first,), pieces), known().get(table, {}) if NAMES_US in first else {})
 
     def write(self, run: RestoreInput) -> Written:
         """Write one run; its text never lies in memory as a whole."""
@@ -97,7 +97,7 @@ _AHEAD: Final = 1 << 16
 _NO_RULES: Final[tuple[str, ...]] = ()
 
 
-def read_stream(pieces: Iterable[str], known: Mapping[str, tuple[str, ...]]) -> Chains:
+def read_save_stream(pieces: Iterable[str], known: Mapping[str, tuple[str, ...]]) -> Chains:
     """Parse one table without counters, given the expected rules of most chains. Raise DecodeError.
 
     A table of 5,000 Services with ten endpoints has 180,000 lines. A chain with its expected rules costs one
@@ -117,22 +117,24 @@ def read_stream(pieces: Iterable[str], known: Mapping[str, tuple[str, ...]]) -> 
                 return chains
             end = len(text)
         if text.startswith("-A ", at):
-            at = _take_known(chains, known, text, at) or _add_rule(chains, text, at, end)
+            at = _match_known_chain(chains, known, text, at) or _add_rule(chains, text, at, end)
             continue
         if text.startswith(":", at) and inside:
             chains[text[at + 1 : end].partition(" ")[0]] = _NO_RULES
-        elif not _is_beside(text[at:end]):
+        elif not _is_not_rule(text[at:end]):
             raise unknown_line(text[at:end])
         inside = inside or text.startswith("*", at)
         at = min(end + 1, len(text))
 
 
-def _is_beside(line: str) -> bool:
+def _is_not_rule(line: str) -> bool:
     """Report whether a line holds neither a chain nor a rule, but belongs to the format."""
     return not line or line.startswith(("#", "*")) or line == "COMMIT"
 
 
-def _take_known(chains: dict[str, Sequence[str]], known: Mapping[str, tuple[str, ...]], text: str, at: int) -> int:
+def _match_known_chain(
+    chains: dict[str, Sequence[str]], known: Mapping[str, tuple[str, ...]], text: str, at: int
+) -> int:
     """Take a chain's rules if the expected ones begin here; return the position behind them, or 0."""
     chain = text[at + 3 : text.find(" ", at + 3)]
     rules = known.get(chain)

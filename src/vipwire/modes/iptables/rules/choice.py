@@ -22,8 +22,8 @@ from itertools import accumulate
 from typing import Final, NamedTuple
 
 from vipwire.model.net import Address, Family
-from vipwire.model.spread import Algorithm, slots
-from vipwire.modes.iptables.rules.words import chance
+from vipwire.model.spread import Algorithm, fill_slots
+from vipwire.modes.iptables.rules.words import match_chance
 from vipwire.plan.plan import Forward, Target
 
 _LOAD, _XOR_X, _MULTIPLY, _TO_X, _SHIFT, _MODULO, _AT_LEAST, _RETURN = 0x20, 0xAC, 0x24, 0x07, 0x74, 0x94, 0x35, 0x06
@@ -44,15 +44,19 @@ class BpfInstruction(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def hash_match(family: Family, total: int, bound: int) -> str:
+def write_hash_match(family: Family, total: int, bound: int) -> str:
     """Match clients whose address has one of the first `bound` of `total` slots."""
-    program = [*_hash(family), BpfInstruction(_MODULO, 0, 0, total), BpfInstruction(_AT_LEAST, 1, 0, bound)]
+    program = [
+        *_build_hash_program(family),
+        BpfInstruction(_MODULO, 0, 0, total),
+        BpfInstruction(_AT_LEAST, 1, 0, bound),
+    ]
     program += [BpfInstruction(_RETURN, 0, 0, 1), BpfInstruction(_RETURN, 0, 0, 0)]
     text = ",".join([str(len(program)), *("{} {} {} {}".format(*step) for step in program)])
     return f'-m bpf --bytecode "{text}"'
 
 
-def _hash(family: Family) -> Iterator[BpfInstruction]:
+def _build_hash_program(family: Family) -> Iterator[BpfInstruction]:
     first = _SOURCE[family]
     for at in range(first, first + family.bits // 8, 4):
         yield BpfInstruction(_LOAD, 0, 0, at)
@@ -71,12 +75,12 @@ def _hash(family: Family) -> Iterator[BpfInstruction]:
 def run_program(bytecode: str, source: Address) -> bool:
     """Run a program of vipwire on a packet of a client. Raise ValueError for any other program."""
     try:
-        return _run(_program(bytecode), source)
+        return _run_instructions(_parse_program(bytecode), source)
     except (IndexError, ZeroDivisionError) as error:
         raise ValueError(f"no program of ours: {bytecode!r}") from error
 
 
-def _program(bytecode: str) -> list[BpfInstruction]:
+def _parse_program(bytecode: str) -> list[BpfInstruction]:
     program: list[BpfInstruction] = []
     for step in bytecode.split(",")[1:]:
         code, if_true, if_false, number = map(int, step.split())
@@ -86,7 +90,7 @@ def _program(bytecode: str) -> list[BpfInstruction]:
     return program
 
 
-def _run(program: Sequence[BpfInstruction], source: Address) -> bool:
+def _run_instructions(program: Sequence[BpfInstruction], source: Address) -> bool:
     header = bytes(_SOURCE[Family.IPV4 if len(source) == 4 else Family.IPV6]) + source
     a = x = at = 0
     while True:
@@ -117,7 +121,7 @@ MOST_TURNS: Final = 256
 """Limit of rules for weighted round robin; beyond it weights are rounded."""
 
 
-def choices(family: Family, forward: Forward, *, hashes: bool) -> Iterator[tuple[str, Target]]:
+def list_choices(family: Family, forward: Forward, *, hashes: bool) -> Iterator[tuple[str, Target]]:
     """Yield the targets in the order of their rules, each with its match; "" matches all.
 
     `hashes`: the kernel has `-m bpf`. Each match sees the packets that earlier rules let pass; the last one takes
@@ -126,7 +130,7 @@ def choices(family: Family, forward: Forward, *, hashes: bool) -> Iterator[tuple
     pool, spread, weights = forward.pool, forward.spread, forward.weights
     match spread.algorithm:
         case Algorithm.ROUND_ROBIN:
-            dealt = slots(spread, pool, (), MOST_TURNS)
+            dealt = fill_slots(spread, pool, (), MOST_TURNS)
             for every, target in zip(range(len(dealt), 0, -1), dealt, strict=True):
                 turn = f"-m statistic --mode nth --every {every} --packet 0"
                 yield turn if every > 1 else "", target
@@ -134,9 +138,9 @@ def choices(family: Family, forward: Forward, *, hashes: bool) -> Iterator[tuple
             divisor = math.gcd(*weights)
             total = sum(weights) // divisor
             for target, end in zip(pool, accumulate(weights), strict=True):
-                yield hash_match(family, total, end // divisor) if end < total * divisor else "", target
+                yield write_hash_match(family, total, end // divisor) if end < total * divisor else "", target
         case _:
             left = sum(weights)
             for target, weight in zip(pool, weights, strict=True):
-                yield chance(left, weight), target
+                yield match_chance(left, weight), target
                 left -= weight

@@ -131,7 +131,7 @@ def endpoint_chain(name: ServicePortName, endpoint: str, *, wide: bool = False) 
     return endpoint_chains(name, wide=wide)(endpoint)
 
 
-def shared_memory(service: ObjectName, address: str) -> str:
+def name_shared_recent_list(service: ObjectName, address: str) -> str:
     """Name the list of clients of one endpoint of a Service, for all its ports."""
     return f"KUBE-AFF-{_hash_text(f'{service}{address}')}"
 
@@ -146,7 +146,7 @@ def _hash_text(text: str) -> str:
     )
 
 
-def rank(chain: str) -> int:
+def rank_chain(chain: str) -> int:
     """Order the chains of Service ports: each after those that it jumps to."""
     return _RANKS.get(chain[: chain.find("-", _AFTER_KUBE) + 1], 0)
 

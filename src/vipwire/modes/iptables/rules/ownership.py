@@ -10,7 +10,7 @@ from typing import Final
 from vipwire.modes.iptables.rules import names
 from vipwire.modes.iptables.rules.names import JUMP, Key, tree_root
 from vipwire.modes.iptables.rules.read import is_ours
-from vipwire.modes.iptables.rules.skeleton import guards, jump_keys
+from vipwire.modes.iptables.rules.skeleton import is_guard, jump_keys
 from vipwire.modes.xtables.ownership import ChainRule, RuleOwner
 from vipwire.modes.xtables.save import Chains
 
@@ -48,12 +48,12 @@ class IptablesOwner(RuleOwner):
             for rule in rules:
                 link = ChainRule(chain, rule)
                 if link in known and not (
-                    guards(Key(JUMP, table, chain, rule)) and (kubelet or (used and chain != names.FIREWALL))
+                    is_guard(Key(JUMP, table, chain, rule)) and (kubelet or (used and chain != names.FIREWALL))
                 ):
                     yield link
 
     def words(self, table: str) -> frozenset[ChainRule]:
-        return _words(table)
+        return _list_jump_rules(table)
 
     def _is_firewall_used(self, chains: Chains) -> bool:
         own = {link.rule for link in self.words(names.FILTER) if link.chain == names.FIREWALL}
@@ -61,5 +61,5 @@ class IptablesOwner(RuleOwner):
 
 
 @cache
-def _words(table: str) -> frozenset[ChainRule]:
+def _list_jump_rules(table: str) -> frozenset[ChainRule]:
     return frozenset(ChainRule(key.chain, str(key.detail)) for key in jump_keys() if key.table == table)

@@ -12,11 +12,11 @@ from typing import Final
 
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.modes.iptables.rules import names
-from vipwire.modes.iptables.rules.frontend_code import ANY_PORT, encode
-from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, JUMP, ROOT, Key, Rules, rank, tree_root
+from vipwire.modes.iptables.rules.frontend_code import ANY_PORT, encode_frontend
+from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, JUMP, ROOT, Key, Rules, rank_chain, tree_root
 from vipwire.modes.iptables.rules.skeleton import jump_keys
 from vipwire.modes.iptables.rules.tree import Dispatch, Leaf
-from vipwire.modes.xtables.save import Chains, target
+from vipwire.modes.xtables.save import Chains, find_rule_target
 from vipwire.plan.plan import FrontendKey
 
 _DESTINATION: Final = re.compile(r"(?<!! )-d (\S+)/(32|128)(?: |$)")
@@ -35,10 +35,10 @@ class ObservedRules:
 
 def is_ours(table: str, chain: str) -> bool:
     """Report whether vipwire owns a chain whole."""
-    return (table, chain) in names.WHOLE or rank(chain) > 0 or tree_root(table, chain) is not None
+    return (table, chain) in names.WHOLE or rank_chain(chain) > 0 or tree_root(table, chain) is not None
 
 
-def read(
+def read_rules(
     family: Family, tables: Mapping[str, Chains], dispatches: Mapping[tuple[str, str], Dispatch]
 ) -> ObservedRules:
     """Return vipwire's objects, and load the dispatch chains with their contents."""
@@ -46,7 +46,7 @@ def read(
     for name, found in tables.items():
         trees: dict[str, dict[str, Sequence[str]]] = {}
         for chain, rules in found.items():
-            if name == names.NAT and rank(chain):
+            if name == names.NAT and rank_chain(chain):
                 seen.objects[Key(CHAIN, name, chain)] = tuple(rules)
                 continue
             root = tree_root(name, chain)
@@ -57,7 +57,7 @@ def read(
             else:
                 _note_foreign(name, chain, rules, seen)
         for root, chains in trees.items():
-            seen.objects.update(_root(family, name, root, chains, dispatches[name, root]))
+            seen.objects.update(_read_root(family, name, root, chains, dispatches[name, root]))
     return seen
 
 
@@ -69,11 +69,13 @@ def _note_foreign(table: str, chain: str, rules: Iterable[str], seen: ObservedRu
         key = Key(JUMP, table, chain, rule)
         if key in _JUMPS:
             seen.objects[key] = (*seen.objects.get(key, ()), rule)
-        elif is_ours(table, there := target(rule)):
+        elif is_ours(table, there := find_rule_target(rule)):
             seen.pinned.add((table, there))
 
 
-def _root(family: Family, table: str, root: str, chains: Chains, dispatch: Dispatch) -> Iterator[tuple[Key, Rules]]:
+def _read_root(
+    family: Family, table: str, root: str, chains: Chains, dispatch: Dispatch
+) -> Iterator[tuple[Key, Rules]]:
     """Read a dispatch chain: its entries and its root.
 
     The root's value is the rules behind the entries, and any deviation from the expected order.
@@ -86,9 +88,9 @@ def _root(family: Family, table: str, root: str, chains: Chains, dispatch: Dispa
             forward = _FORWARDS.search(rule)
             if forward and chains.get(forward[2]) is not None:
                 continue
-            key = _frontend(rule, root)
+            key = _read_frontend(rule, root)
             if key is not None:
-                code = encode(family, key)
+                code = encode_frontend(family, key)
                 entries[code] = (*entries.get(code, ()), rule)
             elif chain == root:
                 tail.append(rule)
@@ -103,7 +105,7 @@ def _root(family: Family, table: str, root: str, chains: Chains, dispatch: Dispa
     yield Key(ROOT, table, root), tuple(tail)
 
 
-def _frontend(rule: str, root: str) -> FrontendKey | None:
+def _read_frontend(rule: str, root: str) -> FrontendKey | None:
     """Return the frontend of a dispatch chain's rule; None if the rule is for several."""
     port, where = _PORT.search(rule), _DESTINATION.search(rule)
     address = parse_address(where[1]) if where else None
@@ -114,7 +116,7 @@ def _frontend(rule: str, root: str) -> FrontendKey | None:
     return FrontendKey(address, Protocol[port[1].upper()], int(port[2]))
 
 
-def last_port(rule: str) -> int:
+def read_last_port(rule: str) -> int:
     """Return the last port that a frontend's rule matches; 0 if it names none."""
     port = _PORT.search(rule)
     return int(port[3] or port[2]) if port else 0
@@ -135,12 +137,12 @@ def _holds_expected_rules(
             return False
         if not isinstance(dispatch.tree, Leaf) and chain == root:
             return False
-        if sorted(there) != sorted(want) or not _pairs_in_order(there, rules):
+        if sorted(there) != sorted(want) or not _are_in_order(there, rules):
             return False
     return True
 
 
-def _pairs_in_order(there: Sequence[str], rules: Rules) -> bool:
+def _are_in_order(there: Sequence[str], rules: Rules) -> bool:
     """Report whether a frontend's rules are in order.
 
     A node port has several (loopback is counted first), and so has a frontend that refuses some sources and drops all

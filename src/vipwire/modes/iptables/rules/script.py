@@ -12,8 +12,19 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, NamedTuple
 
-from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, FIREWALL, JUMP, ROOT, TABLES, Key, Rules, rank, tree_root
-from vipwire.modes.iptables.rules.skeleton import guards, jump_keys
+from vipwire.modes.iptables.rules.names import (
+    CHAIN,
+    ENTRY,
+    FIREWALL,
+    JUMP,
+    ROOT,
+    TABLES,
+    Key,
+    Rules,
+    rank_chain,
+    tree_root,
+)
+from vipwire.modes.iptables.rules.skeleton import is_guard, jump_keys
 from vipwire.modes.iptables.rules.tree import Dispatch, Draft
 from vipwire.reconcile.delta import Delta
 
@@ -99,10 +110,10 @@ class RestoreInput:
 Drafts = dict[tuple[str, str], Draft]
 
 
-def drafts(delta: Delta[Key, Rules], dispatches: Mapping[tuple[str, str], Dispatch]) -> Drafts:
+def draft_trees(delta: Delta[Key, Rules], dispatches: Mapping[tuple[str, str], Dispatch]) -> Drafts:
     changes: dict[tuple[str, str], dict[int, Rules | None]] = {}
     everything: set[tuple[str, str]] = set()
-    for key, new in _changes(delta):
+    for key, new in _list_changes(delta):
         where = (key.table, key.chain)
         if key.kind == ENTRY and isinstance(key.detail, int):
             changes.setdefault(where, {})[key.detail] = new
@@ -114,7 +125,7 @@ def drafts(delta: Delta[Key, Rules], dispatches: Mapping[tuple[str, str], Dispat
     }
 
 
-def _changes(delta: Delta[Key, Rules]) -> Iterator[tuple[Key, Rules | None]]:
+def _list_changes(delta: Delta[Key, Rules]) -> Iterator[tuple[Key, Rules | None]]:
     yield from ((key, None) for key in delta.removed)
     yield from delta.added.items()
     yield from ((key, new) for key, (_, new) in delta.changed.items())
@@ -135,9 +146,9 @@ class Writer:
     kubelet: bool = False
     batch: int = 0
 
-    def runs(self, delta: Delta[Key, Rules], drafted: Drafts) -> Iterator[RestoreInput]:
-        parts = self.parts(delta, drafted)
-        if not self.batch or sum(_size(part) for part in parts.values()) <= self.batch:
+    def build_restore_runs(self, delta: Delta[Key, Rules], drafted: Drafts) -> Iterator[RestoreInput]:
+        parts = self.build_table_parts(delta, drafted)
+        if not self.batch or sum(_measure_part(part) for part in parts.values()) <= self.batch:
             yield RestoreInput(parts)
             return
         main = {table: TablePart() for table in TABLES}
@@ -145,16 +156,16 @@ class Writer:
         deletions: list[tuple[str, TablePart]] = []
         for table, part in parts.items():
             fresh = {chain: rules for chain, rules in part.chains.items() if Key(CHAIN, table, chain) in delta.added}
-            fresh = {chain: rules for chain, rules in fresh.items() if rank(chain)}
+            fresh = {chain: rules for chain, rules in fresh.items() if rank_chain(chain)}
             batches += (
                 (table, TablePart(dict(piece), fresh={chain for chain, _ in piece}))
-                for piece in _pieces(fresh.items(), self.batch)
+                for piece in _split_chains(fresh.items(), self.batch)
             )
             rest = {chain: rules for chain, rules in part.chains.items() if chain not in fresh}
             main[table] = TablePart(rest, part.jumps, emptied=part.emptied, fresh=part.fresh & rest.keys())
             deletions += (
                 (table, TablePart(gone=[chain for chain, _ in piece]))
-                for piece in _pieces(((chain, ()) for chain in _callers_first(table, part.gone)), self.batch)
+                for piece in _split_chains(((chain, ()) for chain in _order_by_callers(table, part.gone)), self.batch)
             )
         for table, part in self._common_first(main, batches):
             yield RestoreInput({table: part})
@@ -173,31 +184,31 @@ class Writer:
                 yield table, TablePart(common, fresh=main[table].fresh & common.keys())
         yield from batches
 
-    def parts(self, delta: Delta[Key, Rules], drafted: Drafts) -> dict[str, TablePart]:
+    def build_table_parts(self, delta: Delta[Key, Rules], drafted: Drafts) -> dict[str, TablePart]:
         parts = {table: TablePart() for table in TABLES}
-        chains = [(key, new) for key, new in _changes(delta) if key.kind == CHAIN]
+        chains = [(key, new) for key, new in _list_changes(delta) if key.kind == CHAIN]
         if self.batch:  # a single run has its own order
-            chains.sort(key=lambda item: rank(item[0].chain))
+            chains.sort(key=lambda item: rank_chain(item[0].chain))
         for key, new in chains:
             if key in delta.added:
                 parts[key.table].fresh.add(key.chain)
-            self._put(parts[key.table], key.table, key.chain, new)
+            self._put_chain(parts[key.table], key.table, key.chain, new)
         for (table, root), draft in drafted.items():
             for chain, rules in draft.chains.items():
                 if chain == root and rules is not None:
-                    self._put(parts[table], table, chain, (*rules, *self.tails.get((table, root), ())))
+                    self._put_chain(parts[table], table, chain, (*rules, *self.tails.get((table, root), ())))
                 else:
-                    self._put(parts[table], table, chain, rules)
-        jumps = [item for item in _jumps(delta) if item[0].kind == JUMP]
+                    self._put_chain(parts[table], table, chain, rules)
+        jumps = [item for item in _list_jumps(delta) if item[0].kind == JUMP]
         for key, before, after in sorted(jumps, key=lambda item: _ORDER.get(item[0], 0)):
-            if self.kubelet and guards(key) and after < before:
+            if self.kubelet and is_guard(key) and after < before:
                 continue
-            parts[key.table].jumps += _jump(key, before, after)
-            if after and self.firewall_missing and guards(key):
+            parts[key.table].jumps += _build_jumps(key, before, after)
+            if after and self.firewall_missing and is_guard(key):
                 parts[key.table].chains[FIREWALL] = ()
         return {table: part for table, part in parts.items() if part}
 
-    def _put(self, part: TablePart, table: str, chain: str, rules: Rules | None) -> None:
+    def _put_chain(self, part: TablePart, table: str, chain: str, rules: Rules | None) -> None:
         if rules is not None:
             part.chains[chain] = rules
         elif (table, chain) in self.pinned:
@@ -206,29 +217,29 @@ class Writer:
             part.gone.append(chain)
 
 
-def _jumps(delta: Delta[Key, Rules]) -> Iterator[tuple[Key, int, int]]:
+def _list_jumps(delta: Delta[Key, Rules]) -> Iterator[tuple[Key, int, int]]:
     yield from ((key, len(old), 0) for key, old in delta.removed.items())
     yield from ((key, 0, len(new)) for key, new in delta.added.items())
     yield from ((key, len(old), len(new)) for key, (old, new) in delta.changed.items())
 
 
-def _jump(key: Key, before: int, after: int) -> Iterator[Jump]:
+def _build_jumps(key: Key, before: int, after: int) -> Iterator[Jump]:
     if after > before:
         yield Jump("-A" if key.chain == FIREWALL else "-I", key.chain, str(key.detail))
     for _ in range(before - after):
         yield Jump("-D", key.chain, str(key.detail))
 
 
-def _callers_first(table: str, chains: Iterable[str]) -> list[str]:
+def _order_by_callers(table: str, chains: Iterable[str]) -> list[str]:
     """Order deleted chains so that each precedes the chains that it jumps to."""
-    return sorted(chains, key=lambda chain: (tree_root(table, chain) is None, -rank(chain)))
+    return sorted(chains, key=lambda chain: (tree_root(table, chain) is None, -rank_chain(chain)))
 
 
-def _size(part: TablePart) -> int:
+def _measure_part(part: TablePart) -> int:
     return sum(1 + len(rules) for rules in part.chains.values()) + len(part.gone)
 
 
-def _pieces(chains: Iterable[tuple[str, Rules]], batch: int) -> Iterator[list[tuple[str, Rules]]]:
+def _split_chains(chains: Iterable[tuple[str, Rules]], batch: int) -> Iterator[list[tuple[str, Rules]]]:
     piece: list[tuple[str, Rules]] = []
     size = 0
     for chain, rules in chains:

@@ -27,13 +27,13 @@ from vipwire.modes.xtables.words import (
     LOCAL_DESTINATION,
     LOOPBACK,
     NEW,
-    comment,
-    from_pod,
-    host,
-    in_prefix,
-    own_mask,
-    refuse,
-    rule,
+    compute_own_mask,
+    format_host,
+    format_prefix,
+    join_rule,
+    match_comment,
+    match_pod_traffic,
+    write_reject_target,
 )
 from vipwire.plan.node import NodePlan, PodPrefixes
 
@@ -58,9 +58,9 @@ _JUMPS: Final = (
 kube-proxy lacks one: KUBE-EXTERNAL-SERVICES in OUTPUT, which refuses local processes like other clients.
 """
 
-FIREWALL_RULE: Final = rule(
+FIREWALL_RULE: Final = join_rule(
     f"! -s {LOOPBACK[Family.IPV4]} -d {LOOPBACK[Family.IPV4]}",
-    comment("block incoming localnet connections"),
+    match_comment("block incoming localnet connections"),
     "-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP",
 )
 """vipwire's only rule in KUBE-FIREWALL."""
@@ -70,14 +70,14 @@ def jump_keys() -> tuple[Key, ...]:
     """Return the keys of all of vipwire's rules in foreign chains, in the order of insertion."""
     firewall = Key(JUMP, FILTER, names.FIREWALL, FIREWALL_RULE)
     jumps = (
-        Key(JUMP, table, source, rule(match, comment(note) if note else "", f"-j {target}"))
+        Key(JUMP, table, source, join_rule(match, match_comment(note) if note else "", f"-j {target}"))
         for table, sources, target, match, note in _JUMPS
         for source in sources
     )
     return (firewall, *jumps)
 
 
-def guards(key: Key) -> bool:
+def is_guard(key: Key) -> bool:
     return key.kind == JUMP and names.FIREWALL in (key.chain, str(key.detail).rpartition(" ")[2])
 
 
@@ -88,23 +88,23 @@ def node_objects(node: NodePlan, settings: RuleSettings) -> dict[Key, Rules]:
     objects[Key(ROOT, FILTER, names.SERVICES)] = tuple(_send_to_cluster_ips(node))
     objects[Key(ROOT, FILTER, names.CLUSTER_IPS)] = tuple(
         # The Service may still come.
-        rule(in_prefix(prefix), comment(names.UNALLOCATED), "-j DROP")
+        join_rule(format_prefix(prefix), match_comment(names.UNALLOCATED), "-j DROP")
         for prefix in node.service_cidrs
     )
     objects[Key(CHAIN, FILTER, names.NO_SUCH_PORT)] = (
-        f"-p tcp {refuse(node.family, Protocol.TCP)}",
-        refuse(node.family, None),
+        f"-p tcp {write_reject_target(node.family, Protocol.TCP)}",
+        write_reject_target(node.family, None),
     )
-    objects[Key(ROOT, NAT, names.SERVICES)] = (*_node_ports(node, settings), *_send_to_ranges(node))
+    objects[Key(ROOT, NAT, names.SERVICES)] = (*_write_node_ports(node, settings), *_send_to_ranges(node))
     objects[Key(ROOT, FILTER, names.EXTERNAL_SERVICES)] = tuple(_send_to_ranges(node))
-    objects[Key(CHAIN, NAT, names.MARK_MASQ)] = (f"-j MARK --set-xmark {own_mask(node.masquerade_mark)}",)
-    objects[Key(CHAIN, NAT, names.POSTROUTING)] = _postrouting(node, settings)
-    objects[Key(CHAIN, FILTER, names.FORWARD)] = _forward(node, settings)
+    objects[Key(CHAIN, NAT, names.MARK_MASQ)] = (f"-j MARK --set-xmark {compute_own_mask(node.masquerade_mark)}",)
+    objects[Key(CHAIN, NAT, names.POSTROUTING)] = _write_postrouting(node, settings)
+    objects[Key(CHAIN, FILTER, names.FORWARD)] = _write_forward(node, settings)
     if needs_not_pod_chain(node):
-        returns = (f"{pod} -j RETURN" for pod in from_pod(node.pod_traffic))
+        returns = (f"{pod} -j RETURN" for pod in match_pod_traffic(node.pod_traffic))
         objects[Key(CHAIN, NAT, names.NOT_POD_MASQ)] = (*returns, f"-j {names.MARK_MASQ}")
     for key in jump_keys():
-        if settings.localhost_node_ports or not guards(key):
+        if settings.localhost_node_ports or not is_guard(key):
             objects[key] = (str(key.detail),)
     return objects
 
@@ -114,16 +114,16 @@ def _send_to_cluster_ips(node: NodePlan) -> Iterator[str]:
 
     The nat table did not translate them. If the service CIDRs are known, only their packets pass this chain.
     """
-    note = comment("kubernetes cluster IPs; NOTE: this must be the last rule in this chain")
+    note = match_comment("kubernetes cluster IPs; NOTE: this must be the last rule in this chain")
     for prefix in node.service_cidrs:
-        yield rule(in_prefix(prefix), note, f"-j {names.CLUSTER_IPS}")
+        yield join_rule(format_prefix(prefix), note, f"-j {names.CLUSTER_IPS}")
     if not node.service_cidrs:
         yield f"{note} -j {names.CLUSTER_IPS}"
 
 
 def _send_to_ranges(node: NodePlan) -> Iterator[str]:
     if node.port_ranges:
-        yield f"{comment('kubernetes ranges of ports')} -j {names.RANGES}"
+        yield f"{match_comment('kubernetes ranges of ports')} -j {names.RANGES}"
 
 
 def needs_not_pod_chain(node: NodePlan) -> bool:
@@ -131,40 +131,43 @@ def needs_not_pod_chain(node: NodePlan) -> bool:
     return isinstance(node.pod_traffic, PodPrefixes) and len(node.pod_traffic.prefixes) > 1
 
 
-def _postrouting(node: NodePlan, settings: RuleSettings) -> Rules:
+def _write_postrouting(node: NodePlan, settings: RuleSettings) -> Rules:
     masquerade = "-j MASQUERADE --random-fully" if settings.random_fully else "-j MASQUERADE"
     return (
-        f"-m mark ! --mark {own_mask(node.masquerade_mark)} -j RETURN",
+        f"-m mark ! --mark {compute_own_mask(node.masquerade_mark)} -j RETURN",
         # Clear the mark: a tunnel sends the packet again, which would masquerade it twice.
         f"-j MARK --set-xmark {node.masquerade_mark:#x}/0x0",
-        rule(comment("kubernetes service traffic requiring SNAT"), masquerade),
+        join_rule(match_comment("kubernetes service traffic requiring SNAT"), masquerade),
     )
 
 
-def _forward(node: NodePlan, settings: RuleSettings) -> Rules:
-    invalid = rule(
+def _write_forward(node: NodePlan, settings: RuleSettings) -> Rules:
+    invalid = join_rule(
         "-m conntrack --ctstate INVALID", count_packets(names.INVALID_COUNTER) if settings.counters else "", "-j DROP"
     )
     established = "-m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT"
     return (
         *((invalid,) if settings.drop_invalid else ()),
-        rule(comment("kubernetes forwarding rules"), f"-m mark --mark {own_mask(node.masquerade_mark)} -j ACCEPT"),
-        rule(comment("kubernetes forwarding conntrack rule"), established),
+        join_rule(
+            match_comment("kubernetes forwarding rules"),
+            f"-m mark --mark {compute_own_mask(node.masquerade_mark)} -j ACCEPT",
+        ),
+        join_rule(match_comment("kubernetes forwarding conntrack rule"), established),
     )
 
 
-def _node_ports(node: NodePlan, settings: RuleSettings) -> Iterator[str]:
-    note = comment("kubernetes service nodeports; NOTE: this must be the last rule in this chain")
+def _write_node_ports(node: NodePlan, settings: RuleSettings) -> Iterator[str]:
+    note = match_comment("kubernetes service nodeports; NOTE: this must be the last rule in this chain")
     jump = f"-j {names.NODE_PORTS}"
     loopback = LOOPBACK[node.family]
     for prefix in node.node_port_addresses:
         if prefix.length == 0:
             where = "" if settings.localhost_node_ports else f"! -d {loopback}"
-            yield rule(where, note, LOCAL_DESTINATION, jump)
+            yield join_rule(where, note, LOCAL_DESTINATION, jump)
         elif prefix.network in loopback:
             if settings.localhost_node_ports:
-                yield rule(f"-d {prefix}", note, jump)
+                yield join_rule(f"-d {prefix}", note, jump)
         elif node.address is not None and prefix == Prefix.host(node.address):
-            yield rule(f"-d {host(node.address)}", note, jump)
+            yield join_rule(f"-d {format_host(node.address)}", note, jump)
         else:
-            yield rule(in_prefix(prefix), note, LOCAL_DESTINATION, jump)
+            yield join_rule(format_prefix(prefix), note, LOCAL_DESTINATION, jump)

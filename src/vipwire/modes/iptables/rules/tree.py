@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Self, TypeAlias
 
 from vipwire.model.net import Family
-from vipwire.modes.iptables.rules.frontend_code import Zone, digit, first_difference, low_digits
+from vipwire.modes.iptables.rules.frontend_code import Zone, extract_digit, find_first_difference, select_low_digits
 from vipwire.modes.iptables.rules.names import CHAIN, ENTRY, RANGES, ROOT, ROOTS, TABLES, Key, Rules
 from vipwire.reconcile.backend import Rendered
 
@@ -98,22 +98,22 @@ class Shape:
         found = sorted(codes)
         if len(found) <= LEAF or depth >= self.deepest:
             return Leaf(tuple(found))
-        at = first_difference(found)
+        at = find_first_difference(found)
         if at >= self.before:
             return Leaf(tuple(found))
         groups: list[list[int]] = [[], [], [], []]
         for code in found:
-            groups[digit(code, at)].append(code)
+            groups[extract_digit(code, at)].append(code)
         children = tuple(self.build(group, depth + 1) if group else None for group in groups)
-        return Branch.over(at, low_digits(found[0], at), children, len(found))
+        return Branch.over(at, select_low_digits(found[0], at), children, len(found))
 
     def insert(self, node: Node, code: int, touched: Touched, name: str = "", depth: int = 0) -> Node:
         name = name or self.root
         if isinstance(node, Leaf):
-            return self._replace(name, node, self.build([*codes(node), code], depth), touched)
-        if low_digits(code, node.at) != node.known:
+            return self._replace_node(name, node, self.build([*list_codes(node), code], depth), touched)
+        if select_low_digits(code, node.at) != node.known:
             return self._branch_above(name, node, code, depth, touched)
-        value = digit(code, node.at)
+        value = extract_digit(code, node.at)
         child, child_name = node.children[value], self.child_name(node, value)
         if child is None:
             new: Node = Leaf((code,))
@@ -128,9 +128,9 @@ class Shape:
     def remove(self, node: Node, code: int, touched: Touched, name: str = "", depth: int = 0) -> Node:
         name = name or self.root
         if isinstance(node, Leaf) or node.size - 1 <= LEAF:
-            left = [other for other in codes(node) if other != code]
-            return self._replace(name, node, self.build(left, depth), touched)
-        value = digit(code, node.at)
+            left = [other for other in list_codes(node) if other != code]
+            return self._replace_node(name, node, self.build(left, depth), touched)
+        value = extract_digit(code, node.at)
         child, child_name = node.children[value], self.child_name(node, value)
         if child is None:
             raise KeyError(code)
@@ -140,48 +140,50 @@ class Shape:
         result = _replace_child(node, value, None, -1)
         kept = [(at, other) for at, other in enumerate(result.children) if other is not None]
         if len(kept) == 1:
-            return self._lift(name, result, *kept[0], depth, touched)
+            return self._replace_by_child(name, result, *kept[0], depth, touched)
         touched[name] = result
         return result
 
     def _branch_above(self, name: str, node: Branch, code: int, depth: int, touched: Touched) -> Node:
         """Add a code that differs in a digit common to all others: the subtree moves down unchanged."""
         if depth + node.height >= self.deepest:
-            return self._replace(name, node, self.build([*codes(node), code], depth), touched)
-        at = first_difference((low_digits(code, node.at), node.known))
+            return self._replace_node(name, node, self.build([*list_codes(node), code], depth), touched)
+        at = find_first_difference((select_low_digits(code, node.at), node.known))
         children: list[Node | None] = [None] * 4
-        children[digit(node.known, at)], children[digit(code, at)] = node, Leaf((code,))
-        result = Branch.over(at, low_digits(code, at), tuple(children), node.size + 1)
+        children[extract_digit(node.known, at)], children[extract_digit(code, at)] = node, Leaf((code,))
+        result = Branch.over(at, select_low_digits(code, at), tuple(children), node.size + 1)
         touched[name] = result
         touched.update((self.child_name(result, value), child) for value, child in enumerate(children) if child)
         return result
 
-    def _lift(self, name: str, node: Branch, value: int, child: Node, depth: int, touched: Touched) -> Node:
+    def _replace_by_child(
+        self, name: str, node: Branch, value: int, child: Node, depth: int, touched: Touched
+    ) -> Node:
         """Replace a chain by its only child, unchanged unless the depth limit had cut the child off."""
         if depth + 1 + child.height >= self.deepest:
-            return self._replace(name, node, self.build(codes(child), depth), touched)
+            return self._replace_node(name, node, self.build(list_codes(child), depth), touched)
         touched[self.child_name(node, value)] = None
         touched[name] = child
         return child
 
-    def _replace(self, name: str, old: Node, new: Node, touched: Touched) -> Node:
-        touched.update(dict.fromkeys((gone for gone, _ in self.nodes(old, name)), None))
-        touched.update(self.nodes(new, name))
+    def _replace_node(self, name: str, old: Node, new: Node, touched: Touched) -> Node:
+        touched.update(dict.fromkeys((gone for gone, _ in self.list_nodes(old, name)), None))
+        touched.update(self.list_nodes(new, name))
         return new
 
-    def nodes(self, node: Node, name: str = "") -> Iterator[tuple[str, Node]]:
+    def list_nodes(self, node: Node, name: str = "") -> Iterator[tuple[str, Node]]:
         name = name or self.root
         yield name, node
         if isinstance(node, Branch):
             for value, child in enumerate(node.children):
                 if child is not None:
-                    yield from self.nodes(child, self.child_name(node, value))
+                    yield from self.list_nodes(child, self.child_name(node, value))
 
     def find(self, node: Node, code: int) -> tuple[str, Node]:
         """Return the leaf for a code, with its name."""
         name = self.root
         while isinstance(node, Branch):
-            value = digit(code, node.at)
+            value = extract_digit(code, node.at)
             child = node.children[value]
             if child is None:
                 raise KeyError(code)
@@ -189,26 +191,26 @@ class Shape:
         return name, node
 
     def child_name(self, node: Branch, value: int) -> str:
-        return self.zone.name(self.prefix, node.at, node.below(value))
+        return self.zone.write_chain_name(self.prefix, node.at, node.below(value))
 
-    def rules(self, name: str, node: Node, entry: "Mapping[int, Rules] | Overlay") -> Rules:
+    def write_rules(self, name: str, node: Node, entry: "Mapping[int, Rules] | Overlay") -> Rules:
         if isinstance(node, Leaf):
             return tuple(rule for code in node.codes for rule in entry[code])
         verb = "-j" if name == self.root else "-g"
         return tuple(
-            f"{self.zone.match(node.at, node.below(value))} {verb} {self.child_name(node, value)}".lstrip()
+            f"{self.zone.write_match(node.at, node.below(value))} {verb} {self.child_name(node, value)}".lstrip()
             for value, child in enumerate(node.children)
             if child is not None
         )
 
 
-def codes(node: Node) -> Iterator[int]:
+def list_codes(node: Node) -> Iterator[int]:
     if isinstance(node, Leaf):
         yield from node.codes
         return
     for child in node.children:
         if child is not None:
-            yield from codes(child)
+            yield from list_codes(child)
 
 
 def _replace_child(node: Branch, value: int, child: Node | None, by: int) -> Branch:
@@ -252,7 +254,9 @@ class Dispatch:
 
     def chains(self) -> dict[str, Rules]:
         """Write every chain, without the rules behind the root's entries."""
-        return {name: self.shape.rules(name, node, self.entries) for name, node in self.shape.nodes(self.tree)}
+        return {
+            name: self.shape.write_rules(name, node, self.entries) for name, node in self.shape.list_nodes(self.tree)
+        }
 
     @property
     def branches(self) -> int:
@@ -266,16 +270,19 @@ class Dispatch:
         if everything or 4 * len(changed) > len(self.entries):
             kept = [code for code in self.entries if code not in changed]
             tree = self.shape.build([*kept, *(code for code, rules in changed.items() if rules is not None)])
-            touched.update(dict.fromkeys((*self.strays, *(name for name, _ in self.shape.nodes(self.tree))), None))
-            touched.update(self.shape.nodes(tree))
+            touched.update(
+                dict.fromkeys((*self.strays, *(name for name, _ in self.shape.list_nodes(self.tree))), None)
+            )
+            touched.update(self.shape.list_nodes(tree))
         else:
-            tree = self._step(changed, touched)
+            tree = self._change_tree(changed, touched)
         chains = {
-            name: None if node is None else self.shape.rules(name, node, entry) for name, node in touched.items()
+            name: None if node is None else self.shape.write_rules(name, node, entry)
+            for name, node in touched.items()
         }
         return Draft(changed, tree, chains)
 
-    def _step(self, changed: Mapping[int, Rules | None], touched: Touched) -> Node:
+    def _change_tree(self, changed: Mapping[int, Rules | None], touched: Touched) -> Node:
         tree = self.tree
         for code, rules in changed.items():
             if rules is None:
@@ -298,7 +305,7 @@ class Dispatch:
         self.strays = frozenset()
 
 
-def dispatches(family: Family, *, tree: bool) -> dict[tuple[str, str], Dispatch]:
+def build_dispatches(family: Family, *, tree: bool) -> dict[tuple[str, str], Dispatch]:
     zone = Zone(family)
     deepest = DEEPEST if tree else 0
     made = {where: Shape(zone, where[1], prefix, deepest) for where, prefix in ROOTS.items()}

@@ -16,7 +16,7 @@ def match_masked(family: Family, value: int, mask: int) -> str:
 
 
 @lru_cache(maxsize=4096)
-def chance(options: int, weight: int = 1) -> str:
+def match_chance(options: int, weight: int = 1) -> str:
     """Match `weight` of `options` packets at random; "" if that is all.
 
     kube-proxy writes ten decimals, the kernel stores 31 bits, and iptables-save prints these.

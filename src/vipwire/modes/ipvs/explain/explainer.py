@@ -8,8 +8,8 @@ from vipwire.linux.netlink.ipvs import Forwarding, RealServer, VirtualServer
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.inspection import Inspection
 from vipwire.modes.ipvs.explain.objects import IpvsNode, KernelObjects
-from vipwire.modes.ipvs.explain.walk import trace
-from vipwire.modes.ipvs.objects.commands import commands
+from vipwire.modes.ipvs.explain.walk import trace_packet
+from vipwire.modes.ipvs.objects.commands import list_commands
 from vipwire.modes.ipvs.objects.names import DEVICE, Object, ObjectKey
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
@@ -37,7 +37,7 @@ def find_template(
         if len(fields) < 9 or fields[0] != protocol or fields[2] != "0000":
             continue
         try:
-            source, place, target = (_address(fields[at]) for at in (1, 3, 5))
+            source, place, target = (_parse_address(fields[at]) for at in (1, 3, 5))
             seconds = float(fields[8])
         except ValueError:
             continue
@@ -50,7 +50,7 @@ def find_template(
     return None
 
 
-def _address(text: str) -> Address:
+def _parse_address(text: str) -> Address:
     return Address(bytes.fromhex(text.replace(":", "")))
 
 
@@ -72,7 +72,7 @@ class IpvsExplainer(Explainer[ObjectKey, Object, IpvsNode]):
         self.family, self._resting = family, resting
 
     def script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
-        return commands(self.family, delta)
+        return list_commands(self.family, delta)
 
     def arrange(
         self, observed: Mapping[ObjectKey, Object], wanted: Mapping[ObjectKey, Object], own: frozenset[Address]
@@ -86,7 +86,7 @@ class IpvsExplainer(Explainer[ObjectKey, Object, IpvsNode]):
         held = objects.held
         if held == KernelObjects():
             return Walk(End.UNTOUCHED, (Step("", DEVICE, state=ObjectState.MISSING),))
-        server, paths = trace(objects, packet)
+        server, paths = trace_packet(objects, packet)
         if server is None:
             planned = all(step.state is ObjectState.PLANNED for step in paths[0].steps)
             refused = paths[0].end is End.REJECTED and not paths[0].uncertain
@@ -97,10 +97,10 @@ class IpvsExplainer(Explainer[ObjectKey, Object, IpvsNode]):
                 affinity="IPVS remembers no clients, and only the scheduler keeps them at an endpoint",
             )
         taking = {real.address: real.port for real, how in held.reals.get(server, {}).items() if how.weight}
-        return merge(paths, remembered=find_template(_connections(), server, packet.source, taking))
+        return merge(paths, remembered=find_template(_read_connections(), server, packet.source, taking))
 
 
-def _connections() -> Iterable[str]:
+def _read_connections() -> Iterable[str]:
     try:
         with _CONNECTIONS.open(encoding="ascii") as lines:
             yield from lines

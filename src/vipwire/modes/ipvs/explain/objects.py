@@ -19,7 +19,7 @@ from vipwire.modes.ipvs.objects.names import (
     VipRoute,
     describe_element,
 )
-from vipwire.modes.ipvs.objects.ranges import leads
+from vipwire.modes.ipvs.objects.ranges import is_leading
 from vipwire.modes.xtables.match import ListedRule, Lookup, PacketHeader, Surroundings, compare_rules
 from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, state_of
@@ -45,15 +45,15 @@ class KernelObjects:
     def of(cls, objects: Mapping[ObjectKey, Object]) -> Self:
         held = cls()
         for key, value in objects.items():
-            held._put(key, value)
+            held._put_object(key, value)
         shared = [key for key in objects if isinstance(key, RangeRule)]
-        for rule in sorted(shared, key=lambda rule: rule.stray or not leads(rule.words)):
+        for rule in sorted(shared, key=lambda rule: rule.stray or not is_leading(rule.words)):
             chain = ChainName(rule.table, rule.chain)
             if chain in held.chains:
                 held.chains[chain] += (rule.words,)
         return held
 
-    def _put(self, key: ObjectKey, value: Object) -> None:
+    def _put_object(self, key: ObjectKey, value: Object) -> None:
         match key, value:
             case RealServer(), Forwarding():
                 self.reals.setdefault(key.server, {})[key] = value
@@ -129,23 +129,27 @@ class IpvsNode(Surroundings):
         """Look an element up in a set, observed or planned; None if the packet's fields are unknown."""
         if name not in self.held.sets and name not in self.wanted.sets:
             return None
-        addresses, protocol = _addresses(fields, header), header.packet.protocol
+        addresses, protocol = _select_addresses(fields, header), header.packet.protocol
         if addresses is None:
             return None
         found = self.held.find(name, addresses, protocol, header.port)
         if found is not None:
             held, wanted = self.held.elements[name], self.wanted.elements.get(name, {})
-            return Lookup(found=True, mark=held[found], steps=(_element(name, found, state_of(found, held, wanted)),))
+            return Lookup(
+                found=True, mark=held[found], steps=(_describe_element(name, found, state_of(found, held, wanted)),)
+            )
         missing = self.wanted.find(name, addresses, protocol, header.port)
-        return Lookup(found=False, steps=() if missing is None else (_element(name, missing, ObjectState.MISSING),))
+        return Lookup(
+            found=False, steps=() if missing is None else (_describe_element(name, missing, ObjectState.MISSING),)
+        )
 
 
-def _element(name: str, element: IpsetEntry, state: ObjectState) -> Step:
+def _describe_element(name: str, element: IpsetEntry, state: ObjectState) -> Step:
     effects = () if state is ObjectState.MISSING else (Effect(Verdict.MEET),)
     return Step("", f"ipset {name}", describe_element(element), state, effects)
 
 
-def _addresses(fields: str, header: PacketHeader) -> tuple[Address, ...] | None:
+def _select_addresses(fields: str, header: PacketHeader) -> tuple[Address, ...] | None:
     """Return the packet's addresses for a set's fields; None for fields that ipvs mode's sets lack.
 
     The second field belongs to the port. A client's port is unknown and belongs to no Service, so it matches nothing.

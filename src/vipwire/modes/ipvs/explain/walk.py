@@ -34,11 +34,11 @@ from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, sta
 _METHODS = {Method.MASQUERADE: "by translation", Method.ROUTE: "as it is", Method.TUNNEL: "in a tunnel"}
 
 
-def trace(node: IpvsNode, packet: Packet) -> tuple[VirtualServer | None, list[Path]]:
+def trace_packet(node: IpvsNode, packet: Packet) -> tuple[VirtualServer | None, list[Path]]:
     walker = _Walker(node, packet)
     server = walker.pass_hooks()
     if server is None:
-        return None, [walker.path(end=walker.end)]
+        return None, [walker.build_path(end=walker.end)]
     return server, list(walker.follow_balancing(server))
 
 
@@ -50,28 +50,28 @@ class _Walker:
         self.tables = Traversal(node, self.header)
         self.end = End.UNTOUCHED
 
-    def path(self, **more: Any) -> Path:
+    def build_path(self, **more: Any) -> Path:
         return Path(list(self.tables.steps), uncertain=self.tables.uncertain, **more)
 
     def pass_hooks(self) -> VirtualServer | None:
         """Pass the hooks until one decides; return the virtual server that takes the packet."""
         first = "OUTPUT" if self.packet.from_node else "PREROUTING"
-        if self.refused("mangle", first) or self.refused("nat", first):
+        if self.is_refused("mangle", first) or self.is_refused("nat", first):
             return None
         local = self.is_delivered_here()
         if self.packet.from_node:
-            server = self.virtual_server()
-            if server is None and not self.refused("filter", "OUTPUT") and local:
-                self.refused("filter", "INPUT")
+            server = self.find_virtual_server()
+            if server is None and not self.is_refused("filter", "OUTPUT") and local:
+                self.is_refused("filter", "INPUT")
             return server
         if not local:
-            self.refused("filter", "FORWARD")
-        elif not self.refused("mangle", "INPUT") and not self.refused("filter", "INPUT"):
-            return self.virtual_server()
+            self.is_refused("filter", "FORWARD")
+        elif not self.is_refused("mangle", "INPUT") and not self.is_refused("filter", "INPUT"):
+            return self.find_virtual_server()
         return None
 
-    def refused(self, table: str, chain: str) -> bool:
-        verdict = self.tables.hook(table, chain)
+    def is_refused(self, table: str, chain: str) -> bool:
+        verdict = self.tables.run_hook(table, chain)
         if verdict is None or verdict.end is None:
             return False
         self.end = verdict.end
@@ -92,7 +92,7 @@ class _Walker:
                 self.tables.note(name, format_address(address))
         return self.packet.to_node or address in node.own
 
-    def virtual_server(self) -> VirtualServer | None:
+    def find_virtual_server(self) -> VirtualServer | None:
         """Find the virtual server, by mark first, and note it; note the missing ones if none is found."""
         place = VirtualServer(self.packet.protocol, self.packet.destination, self.packet.port)
         marked = VirtualServer(0, Address(b""), 0, self.header.mark)
@@ -111,14 +111,14 @@ class _Walker:
 
     def follow_balancing(self, server: VirtualServer) -> Iterator[Path]:
         """Follow the packet to each real server; local delivery and direct return skip POSTROUTING."""
-        reals, shares = self.node.held.reals.get(server, {}), self.shares(server)
-        self.tables.steps += self.real_steps(server, shares)
-        how_chosen = choice(self.node.held.servers[server])
+        reals, shares = self.node.held.reals.get(server, {}), self.compute_shares(server)
+        self.tables.steps += self.describe_real_servers(server, shares)
+        how_chosen = describe_choice(self.node.held.servers[server])
         if not shares:
             nobody = not any(how.weight for how in self.node.wanted.reals.get(server, {}).values())
             state = ObjectState.PLANNED if nobody else ObjectState.DIFFERENT
             self.tables.note(describe_server(server), "", state, Effect(Verdict.EMPTY))
-            yield self.path(end=End.REJECTED, choice=how_chosen)
+            yield self.build_path(end=End.REJECTED, choice=how_chosen)
         steps, mark = self.tables.steps, self.header.mark
         for real, share in shares.items():
             self.tables.steps, masqueraded = list(steps), False
@@ -126,10 +126,10 @@ class _Walker:
             stays = real.address in self.node.own and not self.packet.from_node
             if reals[real].method is Method.MASQUERADE and not stays:
                 self.header.destination, self.header.port, self.header.mark = *target, mark
-                masqueraded = self.tables.hook("nat", "POSTROUTING") is Verdict.MASQUERADE
-            yield self.path(share=share, target=target, masqueraded=masqueraded, choice=how_chosen)
+                masqueraded = self.tables.run_hook("nat", "POSTROUTING") is Verdict.MASQUERADE
+            yield self.build_path(share=share, target=target, masqueraded=masqueraded, choice=how_chosen)
 
-    def shares(self, server: VirtualServer) -> dict[RealServer, Fraction]:
+    def compute_shares(self, server: VirtualServer) -> dict[RealServer, Fraction]:
         """Return the shares of real servers.
 
         A local process without a bound source sends to a VIP from the VIP itself. The rules treat both sources alike,
@@ -140,11 +140,11 @@ class _Walker:
             sources.add(self.packet.destination)
         found: dict[RealServer, Fraction] = {}
         for source in sources:
-            for real, share in connection_shares(how, self.node.held.reals.get(server, {}), source).items():
+            for real, share in compute_connection_shares(how, self.node.held.reals.get(server, {}), source).items():
                 found[real] = found.get(real, Fraction(0)) + share / len(sources)
         return found
 
-    def real_steps(self, server: VirtualServer, shares: dict[RealServer, Fraction]) -> Iterator[Step]:
+    def describe_real_servers(self, server: VirtualServer, shares: dict[RealServer, Fraction]) -> Iterator[Step]:
         """Yield each real server with its weight and share, then the missing ones."""
         held, wanted = (each.reals.get(server, {}) for each in (self.node.held, self.node.wanted))
         for real, how in (held | {real: how for real, how in wanted.items() if real not in held}).items():
@@ -183,7 +183,7 @@ _CHOICES: Final = {
 _WITH_PORT: Final = {"mh": ServiceFlag.SCHEDULER_2, "sh": ServiceFlag.SCHEDULER_2}
 
 
-def choice(scheduling: Scheduling) -> str:
+def describe_choice(scheduling: Scheduling) -> str:
     """Describe in one sentence how a virtual server chooses a real server; "" for an unknown scheduler."""
     name = scheduling.scheduler
     if scheduling.flags & _WITH_PORT.get(name, ServiceFlag(0)):
@@ -191,7 +191,7 @@ def choice(scheduling: Scheduling) -> str:
     return _CHOICES.get(name, "")
 
 
-def connection_shares(
+def compute_connection_shares(
     scheduling: Scheduling, reals: Mapping[RealServer, Forwarding], client: Address
 ) -> dict[RealServer, Fraction]:
     """Return each real server's share of a client's new connections; empty if no real server accepts any.

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from vipwire.modes.ipvs.objects.names import RangeRule, Rules
-from vipwire.modes.ipvs.objects.ranges import DYNAMIC, leads
-from vipwire.modes.xtables.save import BUILT_IN, ChainName, read_tables, target
+from vipwire.modes.ipvs.objects.ranges import DYNAMIC, is_leading
+from vipwire.modes.xtables.save import BUILT_IN, ChainName, find_rule_target, read_tables
 from vipwire.reconcile.delta import Delta
 
 TABLES: Final = ("mangle", "nat", "filter")
@@ -29,7 +29,7 @@ def parse_save(text: str, ours: frozenset[ChainName]) -> dict[ChainName, Rules]:
             if name not in BUILT_IN:
                 if chain in ours:
                     found[chain] = tuple(rules)
-            elif jumps := tuple(rule for rule in rules if target(rule) in targets):
+            elif jumps := tuple(rule for rule in rules if find_rule_target(rule) in targets):
                 found[chain] = jumps
     return found
 
@@ -37,23 +37,23 @@ def parse_save(text: str, ours: frozenset[ChainName]) -> dict[ChainName, Rules]:
 def separate_shared(found: Mapping[ChainName, Rules]) -> tuple[dict[ChainName, Rules], dict[RangeRule, int]]:
     """Separate the rules of chains that Services share from whole chains."""
     chains = {chain: () if chain in DYNAMIC else rules for chain, rules in found.items()}
-    shared = (rule for chain, rules in found.items() if chain in DYNAMIC for rule in _members(chain, rules))
+    shared = (rule for chain, rules in found.items() if chain in DYNAMIC for rule in _list_range_rules(chain, rules))
     return chains, dict(Counter(shared))
 
 
-def _members(chain: ChainName, rules: Iterable[str]) -> Iterator[RangeRule]:
+def _list_range_rules(chain: ChainName, rules: Iterable[str]) -> Iterator[RangeRule]:
     """Yield the rules of a shared chain; one at a wrong place is marked `stray`, so that vipwire replaces it."""
     at_head = True
     for words in rules:
-        at_head = at_head and leads(words)
-        yield RangeRule(*chain, words, stray=leads(words) and not at_head)
+        at_head = at_head and is_leading(words)
+        yield RangeRule(*chain, words, stray=is_leading(words) and not at_head)
 
 
 def rules_text(delta: Delta[RangeRule, int]) -> str:
-    return "".join(f"{line}\n" for table in TABLES for line in single(table, delta))
+    return "".join(f"{line}\n" for table in TABLES for line in write_single_changes(table, delta))
 
 
-def single(table: str, delta: Delta[RangeRule, int]) -> Iterator[str]:
+def write_single_changes(table: str, delta: Delta[RangeRule, int]) -> Iterator[str]:
     """Write a difference of one table's single rules, from `*table` to COMMIT."""
     changes = [(rule, -times) for rule, times in delta.removed.items()]
     changes += [(rule, new - old) for rule, (old, new) in delta.changed.items()]
@@ -61,7 +61,7 @@ def single(table: str, delta: Delta[RangeRule, int]) -> Iterator[str]:
     lines: list[str] = []
     for rule, more in changes:
         if rule.table == table:
-            verb = f"-I {rule.chain} 1" if leads(rule.words) else f"-A {rule.chain}"
+            verb = f"-I {rule.chain} 1" if is_leading(rule.words) else f"-A {rule.chain}"
             verb = f"-D {rule.chain}" if more < 0 else verb
             lines += [f"{verb} {rule.words}"] * abs(more)
     if lines:
@@ -70,10 +70,10 @@ def single(table: str, delta: Delta[RangeRule, int]) -> Iterator[str]:
 
 def restore_text(delta: Delta[ChainName, Rules]) -> str:
     """Write a difference for `iptables-restore --noflush`, which commits each table as a whole."""
-    return "".join(line + "\n" for table in TABLES for line in _table(table, delta))
+    return "".join(line + "\n" for table in TABLES for line in _write_table(table, delta))
 
 
-def _table(table: str, delta: Delta[ChainName, Rules]) -> Iterator[str]:
+def _write_table(table: str, delta: Delta[ChainName, Rules]) -> Iterator[str]:
     new = _select_table(table, delta.written)
     old = {
         **_select_table(table, delta.removed),

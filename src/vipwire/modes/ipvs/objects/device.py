@@ -67,7 +67,7 @@ def link_addresses(netlink: NetlinkSocket, family: Family) -> Iterator[Interface
     return (item for item in decoded if item is not None)
 
 
-def vip_on(index: int, vip: Address) -> bytes:
+def encode_vip(index: int, vip: Address) -> bytes:
     """Encode adding or deleting a VIP on a link, so that the kernel never chooses it as a source address.
 
     In IPv4 the address gets scope link; in IPv6 it is deprecated.
@@ -84,7 +84,7 @@ _MAPPED: Final = bytes(10) + b"\xff\xff"
 """The prefix of an IPv4 address in an IPv6 socket."""
 
 
-def socket_sources() -> frozenset[Address]:
+def read_socket_sources() -> frozenset[Address]:
     tables = (_NET / name for name in ("tcp", "udp", "tcp6", "udp6"))
     return frozenset(
         each for table in tables if table.exists() for each in parse_sources(table.read_text(encoding="ascii"))
@@ -100,11 +100,11 @@ def parse_sources(text: str) -> frozenset[Address]:
     for line in text.splitlines()[1:]:
         fields = line.split()
         if fields[3] not in _SOCKETS_OVER:
-            found.add(_native(fields[1].partition(":")[0]))
+            found.add(_parse_native_address(fields[1].partition(":")[0]))
     return frozenset(found)
 
 
-def _native(digits: str) -> Address:
+def _parse_native_address(digits: str) -> Address:
     words = [bytes.fromhex(digits[at : at + 8]) for at in range(0, len(digits), 8)]
     address = b"".join(word[::-1] if sys.byteorder == "little" else word for word in words)
     return Address(address.removeprefix(_MAPPED))
@@ -125,17 +125,17 @@ class Device:
 
     def addresses(self) -> list[Address]:
         """Read the family's addresses on the device; empty without a device."""
-        index = self._index()
-        return [] if index is None else self._addresses(index, self._family)
+        index = self._find_index()
+        return [] if index is None else self._list_addresses(index, self._family)
 
     def add(self, addresses: Sequence[Address]) -> int:
         """Add addresses, and the device if it is missing; return the bytes sent."""
         if not addresses:
             return 0
-        index = self._index()
+        index = self._find_index()
         if index is None:
-            index = self._create()
-        size = self._change(NEW_ADDRESS, index, addresses, errno.EEXIST)
+            index = self._create_device()
+        size = self._change_addresses(NEW_ADDRESS, index, addresses, errno.EEXIST)
         if self._family is Family.IPV6:
             self._wait_until_local(addresses[-_LAST:])
         return size
@@ -163,23 +163,23 @@ class Device:
 
     def remove(self, addresses: Sequence[Address]) -> int:
         """Remove addresses; return the bytes sent."""
-        index = self._index() if addresses else None
-        return 0 if index is None else self._change(DELETE_ADDRESS, index, addresses, errno.EADDRNOTAVAIL)
+        index = self._find_index() if addresses else None
+        return 0 if index is None else self._change_addresses(DELETE_ADDRESS, index, addresses, errno.EADDRNOTAVAIL)
 
     def delete(self) -> bool:
         """Remove the family's addresses, and the device if the other family has none; report whether any existed."""
-        index = self._index()
+        index = self._find_index()
         if index is None:
             return False
-        found = self._addresses(index, self._family)
+        found = self._list_addresses(index, self._family)
         self.remove(found)
-        if not any(self._addresses(index, family) for family in Family):
+        if not any(self._list_addresses(index, family) for family in Family):
             delete_link(self._link, index)
         return bool(found)
 
-    def _change(self, kind: int, index: int, addresses: Sequence[Address], harmless: int) -> int:
+    def _change_addresses(self, kind: int, index: int, addresses: Sequence[Address], harmless: int) -> int:
         flags = NLM_F_CREATE | NLM_F_EXCL if kind == NEW_ADDRESS else 0
-        sent = send_batch(self._link, [NetlinkRequest(kind, vip_on(index, each), flags) for each in addresses])
+        sent = send_batch(self._link, [NetlinkRequest(kind, encode_vip(index, each), flags) for each in addresses])
         for at, answer in sent.refused.items():
             if answer.errno != harmless:
                 verb = "add" if kind == NEW_ADDRESS else "remove"
@@ -189,22 +189,22 @@ class Device:
                 )
         return sent.size
 
-    def _create(self) -> int:
+    def _create_device(self) -> int:
         try:
             create_link(self._link, DEVICE, "dummy")
         except NetlinkError as error:
             if error.errno != errno.EEXIST:
                 remedy = "load the module (modprobe dummy)" if error.errno == errno.EOPNOTSUPP else str(error)
                 raise CommitError(f"cannot create the device {DEVICE}: {remedy}", errno=error.errno or 0) from error
-        index = self._index()
+        index = self._find_index()
         if index is None:
             raise CommitError(f"the device {DEVICE} vanished as soon as it was created")
         return index
 
-    def _index(self) -> int | None:
+    def _find_index(self) -> int | None:
         self._link.drain()
         return link_index(self._link, DEVICE)
 
-    def _addresses(self, index: int, family: Family) -> list[Address]:
+    def _list_addresses(self, index: int, family: Family) -> list[Address]:
         found = link_addresses(self._link, family)
         return [item.address for item in found if item.link == index and item.prefix_length == family.bits]

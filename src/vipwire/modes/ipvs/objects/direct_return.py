@@ -13,25 +13,25 @@ from pathlib import Path
 from typing import TypeVar
 
 from vipwire.errors import CommitError
-from vipwire.linux.bpf.namespaces import within
+from vipwire.linux.bpf.namespaces import run_in_namespace
 from vipwire.linux.netlink.ipvs import Method
 from vipwire.linux.netlink.links import DELETE_ADDRESS, NEW_ADDRESS
-from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL, attribute
+from vipwire.linux.netlink.message import NLM_F_CREATE, NLM_F_EXCL, encode_attribute
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
 from vipwire.model.net import Address, Family, format_address, is_loopback
 from vipwire.modes.ipvs.objects.device import (
     create_link,
     delete_link,
+    encode_vip,
     link_addresses,
     link_index,
     link_names,
-    vip_on,
 )
 from vipwire.modes.ipvs.objects.names import TUNNELS
 
 DIRECTORIES = (Path("/run/netns"), Path("/run/docker/netns"))
 
-_KINDS = {Family.IPV4: ("ipip", b""), Family.IPV6: ("ip6tnl", attribute(9, b"\x29"))}  # IFLA_IPTUN_PROTO: IPv6
+_KINDS = {Family.IPV4: ("ipip", b""), Family.IPV6: ("ip6tnl", encode_attribute(9, b"\x29"))}  # IFLA_IPTUN_PROTO: IPv6
 _LO = 1
 _LINK_LOCAL = b"\xfe\x80"  # every IPv6 device has one
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class Pods:
     def read(self) -> dict[tuple[Address, Address], Method]:
         """Read the VIPs that each Pod receives for, as (Pod, VIP) to method."""
         found: dict[tuple[Address, Address], Method] = {}
-        for path in _namespaces():
+        for path in _list_namespaces():
             with contextlib.suppress(OSError):
                 places = _call_inside(path, self._find_interfaces)
                 vips = [(a, p) for a, p in places.items() if p in ("lo", self._name) and not is_loopback(a)]
@@ -66,7 +66,7 @@ class Pods:
                     "it there to be seen (in a container: mount the host's /run/netns)"
                 )
             try:
-                _call_inside(where[pod], partial(self._prepare, pod, vip, method))
+                _call_inside(where[pod], partial(self._prepare_pod, pod, vip, method))
             except OSError as error:
                 raise CommitError(f"cannot prepare the Pod {format_address(pod)}: {error}") from error
 
@@ -77,23 +77,23 @@ class Pods:
         for pod, vip in pairs:
             if pod in where:
                 with contextlib.suppress(OSError):
-                    _call_inside(where[pod], partial(self._release, vip))
+                    _call_inside(where[pod], partial(self._release_pod, vip))
 
-    def _release(self, vip: Address, link: NetlinkSocket) -> None:
+    def _release_pod(self, vip: Address, link: NetlinkSocket) -> None:
         for name in ("lo", self._name):
             if (index := link_index(link, name)) is not None:
                 with contextlib.suppress(NetlinkError):
-                    link.request(DELETE_ADDRESS, vip_on(index, vip))
+                    link.request(DELETE_ADDRESS, encode_vip(index, vip))
         if (
             self._name not in self._find_interfaces(link).values()
             and (index := link_index(link, self._name)) is not None
         ):
             delete_link(link, index)
 
-    def _prepare(self, pod: Address, vip: Address, method: Method, link: NetlinkSocket) -> None:
+    def _prepare_pod(self, pod: Address, vip: Address, method: Method, link: NetlinkSocket) -> None:
         index = self._create_tunnel(link, pod) if method is Method.TUNNEL else _LO
         try:
-            link.request(NEW_ADDRESS, vip_on(index, vip), NLM_F_CREATE | NLM_F_EXCL)
+            link.request(NEW_ADDRESS, encode_vip(index, vip), NLM_F_CREATE | NLM_F_EXCL)
         except NetlinkError as error:
             if error.errno != errno.EEXIST:
                 raise
@@ -101,7 +101,7 @@ class Pods:
     def _create_tunnel(self, link: NetlinkSocket, pod: Address) -> int:
         if (index := link_index(link, self._name)) is None:
             kind, extra = _KINDS[self._family]
-            create_link(link, self._name, kind, attribute(2, pod) + extra, up=True)  # IFLA_IPTUN_LOCAL
+            create_link(link, self._name, kind, encode_attribute(2, pod) + extra, up=True)  # IFLA_IPTUN_LOCAL
             index = link_index(link, self._name)
         if index is None:
             raise OSError(errno.ENODEV, f"no device {self._name}")
@@ -112,7 +112,7 @@ class Pods:
 
     def _find_namespaces(self, pods: set[Address]) -> dict[Address, Path]:
         found: dict[Address, Path] = {}
-        for path in _namespaces():
+        for path in _list_namespaces():
             with contextlib.suppress(OSError):
                 found.update(
                     (address, path) for address in _call_inside(path, self._find_interfaces) if address in pods
@@ -125,7 +125,7 @@ class Pods:
         return {item.address: names.get(item.link, "") for item in found if item.address[:2] != _LINK_LOCAL}
 
 
-def _namespaces() -> list[Path]:
+def _list_namespaces() -> list[Path]:
     return [path for directory in DIRECTORIES if directory.is_dir() for path in sorted(directory.iterdir())]
 
 
@@ -136,4 +136,4 @@ def _call_inside(path: Path, action: Callable[[NetlinkSocket], T]) -> T:
         with NetlinkSocket(NETLINK_ROUTE) as link:
             return action(link)
 
-    return within(path, act)
+    return run_in_namespace(path, act)

@@ -5,7 +5,7 @@ from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.chains import PROBE, parse_save, restore_text, rules_text, separate_shared
 from vipwire.modes.ipvs.objects.names import RangeRule, Rules
 from vipwire.modes.xtables import tool as xtables
-from vipwire.modes.xtables.choice import first_accepted, in_use
+from vipwire.modes.xtables.choice import find_used_tools, first_accepted
 from vipwire.modes.xtables.save import ChainName
 from vipwire.reconcile.delta import Delta
 
@@ -24,14 +24,14 @@ class ChainTool:
     def require(self) -> xtables.IptablesTool:
         """Choose the variant, once. Raise UnsupportedError if neither works."""
         if self._chosen is None:
-            self._chosen = self._choose()
+            self._chosen = self._choose_tool()
         return self._chosen
 
     def read(self, ours: frozenset[ChainName]) -> tuple[dict[ChainName, Rules], dict[RangeRule, int]]:
         """Read vipwire's chains, and the rules of chains that Services share. Raise CommitError or DecodeError."""
         return separate_shared(parse_save(self.require().save(), ours) if ours else {})
 
-    def counted(self) -> str:
+    def read_counted(self) -> str:
         """Print all rules with counters. Raise UnsupportedError if neither variant works."""
         return self.require().save(counted=True)
 
@@ -53,8 +53,8 @@ class ChainTool:
         """The variant, `legacy` or `nft`. Raise UnsupportedError if neither works."""
         return self.require().variant.value
 
-    def _choose(self) -> xtables.IptablesTool:
-        tools, errors = in_use(self._family, _PURPOSE, limit=_LIMIT_SECONDS)
+    def _choose_tool(self) -> xtables.IptablesTool:
+        tools, errors = find_used_tools(self._family, _PURPOSE, limit=_LIMIT_SECONDS)
         if (chosen := first_accepted(tools, PROBE, errors)) is not None:
             return chosen
         said = "; ".join(errors) or "it is not installed"

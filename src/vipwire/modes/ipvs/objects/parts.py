@@ -38,7 +38,7 @@ class DeltaByKind:
     rules: Delta[RangeRule, int] = field(default_factory=Delta)
 
 
-def partition(delta: Delta[ObjectKey, Object]) -> DeltaByKind:
+def partition_delta(delta: Delta[ObjectKey, Object]) -> DeltaByKind:
     parts = DeltaByKind()
     by_type: Mapping[type, Delta[Any, Any]] = {
         Ipset: parts.sets,
@@ -61,5 +61,5 @@ def partition(delta: Delta[ObjectKey, Object]) -> DeltaByKind:
     return parts
 
 
-def invert(delta: Delta[ObjectKey, Object]) -> Delta[ObjectKey, Object]:
+def invert_delta(delta: Delta[ObjectKey, Object]) -> Delta[ObjectKey, Object]:
     return Delta(delta.removed, {key: (new, old) for key, (old, new) in delta.changed.items()}, delta.added)

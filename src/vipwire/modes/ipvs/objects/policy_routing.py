@@ -30,22 +30,22 @@ class PolicyRouting:
     def close(self) -> None:
         self._link.close()
 
-    def marks(self) -> list[int]:
+    def list_marks(self) -> list[int]:
         """Read the marks that have a rule."""
         self._link.drain()
         request = rtnetlink.encode_list_routes(self._family)
         rules = [rtnetlink.decode_rule(payload) for payload in self._link.dump(rtnetlink.GET_RULE, request)]
         return [each.mark for each in rules if each.mark and (each.table, each.priority) == (TABLE, PRIORITY)]
 
-    def add(self, marks: Sequence[int]) -> int:
+    def add_marks(self, marks: Sequence[int]) -> int:
         """Add the rules of marks; return the bytes sent."""
         return self._change_rules(rtnetlink.NEW_RULE, marks, errno.EEXIST)
 
-    def remove(self, marks: Sequence[int]) -> int:
+    def remove_marks(self, marks: Sequence[int]) -> int:
         """Remove the rules of marks; return the bytes sent."""
         return self._change_rules(rtnetlink.DELETE_RULE, marks, errno.ENOENT)
 
-    def routes(self) -> list[Address]:
+    def list_routes(self) -> list[Address]:
         """Read the addresses with a local route in the table; 0.0.0.0 or :: is a default route."""
         self._link.drain()
         request = rtnetlink.encode_list_routes(self._family, TABLE)
@@ -55,26 +55,30 @@ class PolicyRouting:
 
     def add_routes(self, addresses: Sequence[Address]) -> int:
         """Add local routes; return the bytes sent."""
-        payloads = [_local_route(each, rtnetlink.STATIC, SCOPE_HOST) for each in addresses]
+        payloads = [_encode_local_route(each, rtnetlink.STATIC, SCOPE_HOST) for each in addresses]
         return self._change_routes(rtnetlink.NEW_ROUTE, addresses, payloads, errno.EEXIST)
 
     def remove_routes(self, addresses: Sequence[Address]) -> int:
         """Remove local routes of any protocol (0) and scope, also those of other tools; return the bytes sent."""
-        payloads = [_local_route(each, 0, SCOPE_ANY) for each in addresses]
+        payloads = [_encode_local_route(each, 0, SCOPE_ANY) for each in addresses]
         return self._change_routes(rtnetlink.DELETE_ROUTE, addresses, payloads, errno.ESRCH)
 
     def _change_rules(self, kind: int, marks: Sequence[int], harmless: int) -> int:
         payloads = [
             rtnetlink.encode_rule(self._family, rtnetlink.RoutingRule(TABLE, PRIORITY, mark)) for mark in marks
         ]
-        return self._send(kind, payloads, harmless, lambda at: f"ip rule fwmark {marks[at]:#x} lookup {TABLE}")
+        return self._send_requests(
+            kind, payloads, harmless, lambda at: f"ip rule fwmark {marks[at]:#x} lookup {TABLE}"
+        )
 
     def _change_routes(self, kind: int, to: Sequence[Address], payloads: Sequence[bytes], harmless: int) -> int:
-        return self._send(
+        return self._send_requests(
             kind, payloads, harmless, lambda at: f"ip route local {format_address(to[at])} dev lo table {TABLE}"
         )
 
-    def _send(self, kind: int, payloads: Sequence[bytes], harmless: int, command: Callable[[int], str]) -> int:
+    def _send_requests(
+        self, kind: int, payloads: Sequence[bytes], harmless: int, command: Callable[[int], str]
+    ) -> int:
         new = kind in (rtnetlink.NEW_RULE, rtnetlink.NEW_ROUTE)
         flags = NLM_F_CREATE | NLM_F_EXCL if new else 0
         sent = send_batch(self._link, [NetlinkRequest(kind, payload, flags) for payload in payloads])
@@ -85,7 +89,7 @@ class PolicyRouting:
         return sent.size
 
 
-def _local_route(address: Address, protocol: int, scope: int) -> bytes:
+def _encode_local_route(address: Address, protocol: int, scope: int) -> bytes:
     """Encode a route of the table; 0.0.0.0 and :: are the default route."""
     to = Prefix(address, len(address) * 8 if any(address) else 0)
     route = rtnetlink.Route(to, LOOPBACK, None, None, TABLE, protocol, scope, rtnetlink.LOCAL)

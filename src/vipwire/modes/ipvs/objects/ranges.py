@@ -19,8 +19,8 @@ from typing import Final
 
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.names import RangeRule
-from vipwire.modes.xtables.save import target
-from vipwire.modes.xtables.words import LOCAL_SOURCE, NEW, host, match_service_port, ports
+from vipwire.modes.xtables.save import find_rule_target
+from vipwire.modes.xtables.words import LOCAL_SOURCE, NEW, format_host, format_ports, match_service_port
 from vipwire.plan.plan import Drop, Forward, FrontendKind, RangeFrontend, Reject
 
 LOCAL_MARKS: Final = "KUBE-IPVS-RANGES-LOCAL"
@@ -44,32 +44,33 @@ DYNAMIC: Final = frozenset(
 _LAST: Final = frozenset({"ACCEPT", "DROP", STRAYS})
 
 
-def leads(words: str) -> bool:
+def is_leading(words: str) -> bool:
     """Report whether a rule has to precede the rules that end the chain."""
-    return target(words) not in _LAST
+    return find_rule_target(words) not in _LAST
 
 
-def segment(family: Family) -> int:
+def compute_maximum_segment(family: Family) -> int:
     """Return the TCP segment size for a link of 1500 bytes with two IP headers of this family."""
     return 1440 if family is Family.IPV4 else 1400
 
 
-def mark_rule(wide: RangeFrontend, mark: int, *, local: bool = False) -> RangeRule:
+def build_mark_rule(wide: RangeFrontend, mark: int, *, local: bool = False) -> RangeRule:
     """Mark packets to a range; `local`: only those of clients outside."""
     words = _match_range(wide)
     return RangeRule("mangle", LOCAL_MARKS if local else MARKS, f"{words} -j MARK --set-xmark {mark:#x}/0xffffffff")
 
 
-def segment_rule(wide: RangeFrontend, family: Family) -> RangeRule:
+def build_segment_rule(wide: RangeFrontend, family: Family) -> RangeRule:
     """Limit the TCP segment size of connections with direct return."""
     key = wide.key
-    words = f"-s {host(key.address)} -p tcp -m tcp --sport {ports(key.first, key.last)} --tcp-flags SYN,RST SYN"
-    return RangeRule("mangle", SEGMENTS, f"{words} -j TCPMSS --set-mss {segment(family)}")
+    ports = format_ports(key.first, key.last)
+    words = f"-s {format_host(key.address)} -p tcp -m tcp --sport {ports} --tcp-flags SYN,RST SYN"
+    return RangeRule("mangle", SEGMENTS, f"{words} -j TCPMSS --set-mss {compute_maximum_segment(family)}")
 
 
-def masquerade_rules(wide: RangeFrontend) -> Iterator[RangeRule]:
+def build_masquerade_rules(wide: RangeFrontend) -> Iterator[RangeRule]:
     """Mark for masquerading as for the port itself, and stop other translation; see KUBE-SERVICES."""
-    frontend, here = wide.frontend, host(wide.key.address)
+    frontend, here = wide.frontend, format_host(wide.key.address)
     if frontend.kind is FrontendKind.CLUSTER_IP:
         # A local process without a bound source has the VIP itself as its source.
         yield RangeRule("nat", MARKS, f"{_match_range(wide, source=f'-s {here}')} -j KUBE-MARK-MASQ")
@@ -81,21 +82,21 @@ def masquerade_rules(wide: RangeFrontend) -> Iterator[RangeRule]:
     yield RangeRule("nat", MARKS, f"{_match_range(wide)} -j ACCEPT")
 
 
-def hairpin_rules(wide: RangeFrontend, forward: Forward) -> Iterator[RangeRule]:
+def build_hairpin_rules(wide: RangeFrontend, forward: Forward) -> Iterator[RangeRule]:
     """Masquerade endpoints that reach themselves at the port of the endpoint."""
     for each in forward.pool:
         if wide.keeps_port(each):
             words = match_service_port(
                 wide.key.protocol,
-                ports(wide.key.first, wide.key.last),
+                format_ports(wide.key.first, wide.key.last),
                 str(wide.frontend.port_name),
                 address=each.address,
-                source=f"-s {host(each.address)}",
+                source=f"-s {format_host(each.address)}",
             )
             yield RangeRule("nat", HAIRPIN, f"{words} -j MASQUERADE")
 
 
-def filter_rules(wide: RangeFrontend, *, own: bool, bound: bool) -> Iterator[RangeRule]:
+def build_filter_rules(wide: RangeFrontend, *, own: bool, bound: bool) -> Iterator[RangeRule]:
     """Pass, refuse or drop packets to a range.
 
     `bound`: the address is on kube-ipvs0, where other ports are refused. `own`: the address is the node's, where a
@@ -120,7 +121,7 @@ def filter_rules(wide: RangeFrontend, *, own: bool, bound: bool) -> Iterator[Ran
 
 def _match_range(wide: RangeFrontend, *matches: str, source: str = "") -> str:
     key = wide.key
-    span = ports(key.first, key.last)
+    span = format_ports(key.first, key.last)
     return match_service_port(
         key.protocol, span, str(wide.frontend.port_name), *matches, address=key.address, source=source
     )

@@ -80,10 +80,10 @@ def parse_table(text: str, family: Family) -> ServerTable:
         try:
             if fields[0] == "->":
                 if server is not None and (fields[1][0] == "[") is (family is Family.IPV6):
-                    table.rows.append(_row(server, fields))
+                    table.rows.append(_parse_row(server, fields))
                     table.listed.add(server)
             else:
-                server = _server(fields, family)
+                server = _parse_server(fields, family)
                 if server is not None and not server.mark:
                     table.listed.add(server)
         except (IndexError, ValueError, KeyError) as error:
@@ -91,7 +91,7 @@ def parse_table(text: str, family: Family) -> ServerTable:
     return table
 
 
-def with_resting(rows: Iterable[Row]) -> dict[VirtualServer, dict[RealServer, Forwarding]]:
+def include_resting_servers(rows: Iterable[Row]) -> dict[VirtualServer, dict[RealServer, Forwarding]]:
     """Return the virtual servers with a real server of weight 0, each with all its real servers in order."""
     servers: dict[VirtualServer, dict[RealServer, Forwarding]] = {}
     for row in rows:
@@ -99,13 +99,13 @@ def with_resting(rows: Iterable[Row]) -> dict[VirtualServer, dict[RealServer, Fo
     return {server: reals for server, reals in servers.items() if not all(how.weight for how in reals.values())}
 
 
-def _row(server: VirtualServer, fields: list[str]) -> Row:
+def _parse_row(server: VirtualServer, fields: list[str]) -> Row:
     address, port = _parse_place(fields[1])
     forwarding = Forwarding(int(fields[3]), _METHODS[fields[2]])
     return Row(RealServer(server, address, port), forwarding, int(fields[4]), int(fields[5]))
 
 
-def _server(fields: list[str], family: Family) -> VirtualServer | None:
+def _parse_server(fields: list[str], family: Family) -> VirtualServer | None:
     if fields[0] == "FWM":
         return VirtualServer(0, Address(b""), 0, int(fields[1], 16))
     if (fields[1][0] == "[") is not (family is Family.IPV6):
@@ -148,31 +148,31 @@ class IpvsServers:
             self._table: TextIO = _TABLE.open(encoding="ascii")
         except OSError as error:
             self._generic.close()
-            raise UnsupportedError(_name_missing(error)) from error
+            raise UnsupportedError(_describe_missing(error)) from error
 
     def close(self) -> None:
         self._table.close()
         self._generic.close()
 
-    def services(self) -> dict[VirtualServer, tuple[Scheduling, TrafficStats]]:
+    def read_services(self) -> dict[VirtualServer, tuple[Scheduling, TrafficStats]]:
         """Read all virtual servers of the family, of vipwire and others."""
         self._generic.drain()
         payloads = read_until_stable(lambda: list(self._generic.dump(self._number, ipvs.encode_list_services())))
         decoded = [ipvs.decode_service(payload) for payload in payloads]
         return {server: (how, counters) for family, server, how, counters in decoded if family is self._family}
 
-    def rows(self, servers: Collection[VirtualServer]) -> Iterator[Row]:
+    def read_rows(self, servers: Collection[VirtualServer]) -> Iterator[Row]:
         """Read the real servers of these virtual servers: one read, then one request for each that it lacks."""
         self._table.seek(0)
         table = parse_table(self._table.read(), self._family)
         yield from (row for row in table.rows if row.real.server in servers)
         for server in servers:
             if server not in table.listed:
-                for each in self.reals(server):
+                for each in self.read_real_servers(server):
                     real = RealServer(server, each.address, each.port)
                     yield Row(real, each.forwarding, each.active, each.inactive)
 
-    def reals(self, server: VirtualServer) -> list[RealServerState]:
+    def read_real_servers(self, server: VirtualServer) -> list[RealServerState]:
         """Read one virtual server's real servers; empty if the virtual server does not exist."""
         self._generic.drain()
         request = ipvs.encode_list_dests(self._family, server)
@@ -187,7 +187,7 @@ class IpvsServers:
         if any(timeouts):
             self._generic.request(self._number, ipvs.encode_set_timeouts(timeouts))
 
-    def timeouts(self) -> Timeouts:
+    def read_timeouts(self) -> Timeouts:
         (answer,) = self._generic.request(self._number, ipvs.encode_get_timeouts())
         return ipvs.decode_timeouts(answer.payload)
 
@@ -203,20 +203,22 @@ class IpvsServers:
             if not todo:
                 return size
             self._generic.drain()
-            sent = send_batch(self._generic, (NetlinkRequest(self._number, self._payload(each)) for each in todo))
+            sent = send_batch(
+                self._generic, (NetlinkRequest(self._number, self._encode_change(each)) for each in todo)
+            )
             size += sent.size
             again: list[ServerCommand] = []
             for at, answer in sorted(sent.refused.items()):
                 other = _replace_refused(todo[at], answer.errno)
                 if other is None:
-                    raise CommitError(self._refusal(todo[at], answer.errno), errno=answer.errno)
+                    raise CommitError(self._explain_refusal(todo[at], answer.errno), errno=answer.errno)
                 again += other
             todo = again
         if todo:
             raise CommitError(f"others change {describe_server(todo[0].key)} at the same time", errno=errno.EBUSY)
         return size
 
-    def _payload(self, change: ServerCommand) -> bytes:
+    def _encode_change(self, change: ServerCommand) -> bytes:
         key, value = change.key, change.value
         if isinstance(key, RealServer) and isinstance(value, Forwarding):
             return ipvs.encode_dest_command(change.command, self._family, key, value)
@@ -224,7 +226,7 @@ class IpvsServers:
         server = key.server if isinstance(key, RealServer) else key
         return ipvs.encode_service_command(change.command, self._family, server, scheduling)
 
-    def _refusal(self, change: ServerCommand, code: int) -> str:
+    def _explain_refusal(self, change: ServerCommand, code: int) -> str:
         what = f"{change.command.name} {describe_server(change.key)}"
         if code == errno.ENOENT and isinstance(change.value, Scheduling):
             name = change.value.scheduler
@@ -261,7 +263,7 @@ def _replace_refused(change: ServerCommand, code: int) -> list[ServerCommand] | 
     return None
 
 
-def _name_missing(error: OSError) -> str:
+def _describe_missing(error: OSError) -> str:
     if error.errno in (errno.EPERM, errno.EACCES):
         return "IPVS cannot run here: run as root, or with the capability CAP_NET_ADMIN"
     return (

@@ -48,7 +48,7 @@ class Sets:
         """Raise UnsupportedError if the kernel lacks a set type."""
         for kind in SetType:
             try:
-                self._revision(kind)
+                self._find_revision(kind)
             except OSError as error:
                 raise UnsupportedError(
                     f"ipvs mode needs ipsets of type {kind.value}, and the kernel says: {error.strerror}; load the "
@@ -63,7 +63,7 @@ class Sets:
         for which in Set:
             wanted = set_spec(which)
             name = set_name(self._family, which)
-            for part in self._list(name):
+            for part in self._list_set(name):
                 if part.type:
                     same = part.type == wanted.type.value and part.family in (None, self._family)
                     objects[Ipset(name)] = IpsetSpec(wanted.type, part.marks, part.limits) if same else None
@@ -71,7 +71,7 @@ class Sets:
                     objects.update((SetEntry(name, element), mark) for element, mark in part.elements)
         return objects
 
-    def _list(self, name: str) -> Iterator[Found]:
+    def _list_set(self, name: str) -> Iterator[Found]:
         try:
             for each in self._netfilter.dump(IpsetMessage.LIST, encode_set_name(self._family, name)):
                 yield decode_list(each)
@@ -82,10 +82,12 @@ class Sets:
     def create(self, specs: Mapping[str, IpsetSpec]) -> int:
         """Create sets; return the bytes sent."""
         requests = [
-            NetlinkRequest(IpsetMessage.CREATE, encode_create(self._family, name, spec, self._revision(spec.type)))
+            NetlinkRequest(
+                IpsetMessage.CREATE, encode_create(self._family, name, spec, self._find_revision(spec.type))
+            )
             for name, spec in specs.items()
         ]
-        return self._send(requests, list(specs), "create")
+        return self._send_requests(requests, list(specs), "create")
 
     def replace(self, name: str, spec: IpsetSpec, *, keeps: bool) -> int:
         """Give an existing set another definition; return the bytes sent.
@@ -106,10 +108,10 @@ class Sets:
                 ) from error
         beside = BESIDE[self._family]
         size = self.destroy([beside])  # an earlier replacement may have been interrupted
-        elements = [each for part in self._list(name) for each in part.elements]
+        elements = [each for part in self._list_set(name) for each in part.elements]
         size += self.create({beside: spec})
         size += self.add({SetEntry(beside, element): mark if spec.marks else 0 for element, mark in elements})
-        size += self._send(
+        size += self._send_requests(
             [NetlinkRequest(IpsetMessage.SWAP, encode_swap(self._family, name, beside))], [name], "replace"
         )
         return size + self.destroy([beside])
@@ -117,17 +119,17 @@ class Sets:
     def destroy(self, names: list[str]) -> int:
         """Destroy sets; return the bytes sent."""
         requests = [NetlinkRequest(IpsetMessage.DESTROY, encode_set_name(self._family, name)) for name in names]
-        return self._send(requests, names, "destroy")
+        return self._send_requests(requests, names, "destroy")
 
     def add(self, entries: Mapping[SetEntry, int]) -> int:
         """Add elements; return the bytes sent."""
-        return self._change(IpsetMessage.ADD, entries, "add to")
+        return self._change_entries(IpsetMessage.ADD, entries, "add to")
 
     def delete(self, entries: Mapping[SetEntry, int]) -> int:
         """Delete elements; return the bytes sent."""
-        return self._change(IpsetMessage.DELETE, entries, "delete from")
+        return self._change_entries(IpsetMessage.DELETE, entries, "delete from")
 
-    def _change(self, kind: IpsetMessage, entries: Mapping[SetEntry, int], verb: str) -> int:
+    def _change_entries(self, kind: IpsetMessage, entries: Mapping[SetEntry, int], verb: str) -> int:
         by_set: dict[str, list[tuple[IpsetEntry, int]]] = {}
         for entry, mark in entries.items():
             by_set.setdefault(entry.set, []).append((entry.element, mark if kind is IpsetMessage.ADD else 0))
@@ -137,18 +139,18 @@ class Sets:
             for payload in encode_changes(self._family, name, elements):
                 requests.append(NetlinkRequest(kind, payload))
                 names.append(name)
-        return self._send(requests, names, verb)
+        return self._send_requests(requests, names, verb)
 
-    def _send(self, requests: list[NetlinkRequest], names: list[str], verb: str) -> int:
+    def _send_requests(self, requests: list[NetlinkRequest], names: list[str], verb: str) -> int:
         self._netfilter.drain()
         sent = send_batch(self._netfilter, requests)
         for at, answer in sent.refused.items():
             gone = answer.errno == errno.ENOENT and requests[at].kind in (IpsetMessage.DELETE, IpsetMessage.DESTROY)
             if not gone:
-                raise CommitError(f"cannot {verb} ipset {names[at]}: {_reason(answer)}", errno=answer.errno)
+                raise CommitError(f"cannot {verb} ipset {names[at]}: {_explain_refusal(answer)}", errno=answer.errno)
         return sent.size
 
-    def _revision(self, kind: SetType) -> int:
+    def _find_revision(self, kind: SetType) -> int:
         known = self._revisions.get(kind)
         if known is None:
             answer = self._netfilter.request(IpsetMessage.TYPE, encode_get_type(self._family, kind))[0]
@@ -156,6 +158,6 @@ class Sets:
         return known
 
 
-def _reason(answer: Acknowledgement) -> str:
+def _explain_refusal(answer: Acknowledgement) -> str:
     known = _REASONS.get(answer.errno)
     return known or f"{os.strerror(answer.errno)} {answer.text}".rstrip()

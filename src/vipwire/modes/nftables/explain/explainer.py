@@ -15,11 +15,11 @@ from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.inspection import Inspection
-from vipwire.modes.nftables.explain.offloading import remarks, standing
+from vipwire.modes.nftables.explain.offloading import find_remarks, find_standing_remarks
 from vipwire.modes.nftables.explain.table import Run, Table
-from vipwire.modes.nftables.explain.walk import run
+from vipwire.modes.nftables.explain.walk import run_packet
 from vipwire.modes.nftables.table import text
-from vipwire.modes.nftables.table.fastpath import ENTRY, FASTPATH, KEY, packets_of
+from vipwire.modes.nftables.table.fastpath import ENTRY, FASTPATH, KEY, parse_threshold
 from vipwire.modes.nftables.table.names import TABLE, Chain, Object, ObjectKey, handle_bytes
 from vipwire.modes.nftables.table.read import has_table
 from vipwire.plan.resolve import Packet
@@ -36,7 +36,7 @@ class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
         self.family = family
 
     def script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
-        return (line for command in text.script(self.family, delta) for line in command.splitlines())
+        return (line for command in text.write_script(self.family, delta) for line in command.splitlines())
 
     def foreign_objects(self) -> str:
         """Report a table named `vipwire` that has another layout; "" if none exists."""
@@ -55,9 +55,11 @@ class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
 
     def trace(self, objects: Table, packet: Packet) -> Walk:
         """Follow a packet, with the affinity that the kernel remembers for its client."""
-        return walk(objects, packet, self._memory(run(objects, packet).asked) if objects.observed else {})
+        return walk_table(
+            objects, packet, self._read_memory(run_packet(objects, packet).asked) if objects.observed else {}
+        )
 
-    def _memory(self, maps: Iterable[str]) -> dict[tuple[str, bytes], Element]:
+    def _read_memory(self, maps: Iterable[str]) -> dict[tuple[str, bytes], Element]:
         found: dict[tuple[str, bytes], Element] = {}
         try:
             with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
@@ -71,17 +73,19 @@ class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
         return found
 
 
-def walk(table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Element] = MappingProxyType({})) -> Walk:
+def walk_table(
+    table: Table, packet: Packet, memory: Mapping[tuple[str, bytes], Element] = MappingProxyType({})
+) -> Walk:
     """Follow a packet through a table without affinity, then again with the remembered affinity. Pure."""
     if not table.observed:
         absent = Step("", f"table {text.table_name(table.family)}", state=ObjectState.MISSING)
         return Walk(End.UNTOUCHED, (absent,))
-    return merge(list(_runs(table, packet)), remembered=_find_remembered(table, packet, memory))
+    return merge(list(_run_all_choices(table, packet)), remembered=_find_remembered(table, packet, memory))
 
 
-def _runs(table: Table, packet: Packet) -> Iterator[Run]:
+def _run_all_choices(table: Table, packet: Packet) -> Iterator[Run]:
     """Walk once for each slot; slots with equal contents share one walk."""
-    first = run(table, packet)
+    first = run_packet(table, packet)
     alike: dict[object, list[int]] = {}
     for choice in range(first.modulus):
         held: object = choice
@@ -90,9 +94,9 @@ def _runs(table: Table, packet: Packet) -> Iterator[Run]:
             held = table.observed.get((name, key + handle_bytes(first.offset + choice)))
         alike.setdefault(held, []).append(choice)
     for choices in alike.values():
-        found = run(table, packet, choices[0])
+        found = run_packet(table, packet, choices[0])
         found.share = Fraction(len(choices), first.modulus)
-        found.steps += offloading_step(table, packet, found)
+        found.steps += describe_offloading(table, packet, found)
         yield found
 
 
@@ -103,18 +107,18 @@ def _find_remembered(
     if not known:
         return None
     identities = {key: element.data or b"" for key, element in known.items()}
-    bound = run(table, packet, memory=identities)
+    bound = run_packet(table, packet, memory=identities)
     if bound.target is None or bound.met is None:
         return None
     return (*bound.target, known[bound.met].expiration / 1000)
 
 
-def offloading_step(table: Table, packet: Packet, run: Run) -> tuple[Step, ...]:
+def describe_offloading(table: Table, packet: Packet, run: Run) -> tuple[Step, ...]:
     """Return a step with the packet count after which the flowtable takes a forwarded connection; empty if never."""
     forwarded = run.outcome is End.ANSWERED and run.target is not None and run.target[0] not in table.own
     if packet.protocol is not Protocol.TCP or packet.from_node or not forwarded:
         return ()
-    found, wanted = _packets(table.observed), _packets(table.wanted)
+    found, wanted = _find_offload_threshold(table.observed), _find_offload_threshold(table.wanted)
     if not found and not wanted:
         return ()
     name = f"flowtable {FASTPATH}"
@@ -124,9 +128,9 @@ def offloading_step(table: Table, packet: Packet, run: Run) -> tuple[Step, ...]:
     return (Step("", name, "", state, (Effect(Verdict.OFFLOAD, found),)),)
 
 
-def _packets(objects: Mapping[ObjectKey, Object]) -> int:
+def _find_offload_threshold(objects: Mapping[ObjectKey, Object]) -> int:
     entry = objects.get(ENTRY) if KEY in objects else None
-    return packets_of(entry) if isinstance(entry, Chain) else 0
+    return parse_threshold(entry) if isinstance(entry, Chain) else 0
 
 
-INSPECTION: Final = Inspection(lambda family, _mode: NftablesExplainer(family), remarks, standing)
+INSPECTION: Final = Inspection(lambda family, _mode: NftablesExplainer(family), find_remarks, find_standing_remarks)

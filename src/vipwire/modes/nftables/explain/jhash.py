@@ -9,17 +9,17 @@ _MIX: Final = (4, 6, 8, 16, 19, 4)
 _FINAL: Final = (14, 11, 25, 16, 4, 14, 24)
 
 
-def slot_of(data: bytes, seed: int, modulus: int) -> int:
+def choose_slot(data: bytes, seed: int, modulus: int) -> int:
     """Return which of `modulus` slots the kernel chooses for a register (net/netfilter/nft_hash.c)."""
-    return jhash(data, seed) * modulus >> 32
+    return compute_jhash(data, seed) * modulus >> 32
 
 
-def jhash(data: bytes, seed: int) -> int:
+def compute_jhash(data: bytes, seed: int) -> int:
     """Hash bytes to 32 bits, as the kernel's jhash does."""
     a = b = c = (_START + len(data) + seed) & _WORD
     while len(data) > 12:
         first, second, third = (int.from_bytes(data[at : at + 4], sys.byteorder) for at in (0, 4, 8))
-        a, b, c = _mix((a + first) & _WORD, (b + second) & _WORD, (c + third) & _WORD)
+        a, b, c = _mix_words((a + first) & _WORD, (b + second) & _WORD, (c + third) & _WORD)
         data = data[12:]
     if not data:
         return c
@@ -28,13 +28,13 @@ def jhash(data: bytes, seed: int) -> int:
     return _finish_mix((a + first) & _WORD, (b + second) & _WORD, (c + third) & _WORD)
 
 
-def _rotate(value: int, by: int) -> int:
+def _rotate_left(value: int, by: int) -> int:
     return (value << by | value >> (32 - by)) & _WORD
 
 
-def _mix(a: int, b: int, c: int) -> tuple[int, int, int]:
+def _mix_words(a: int, b: int, c: int) -> tuple[int, int, int]:
     for by in _MIX:
-        a = ((a - c) ^ _rotate(c, by)) & _WORD
+        a = ((a - c) ^ _rotate_left(c, by)) & _WORD
         c = (c + b) & _WORD
         a, b, c = b, c, a
     return a, b, c
@@ -42,6 +42,6 @@ def _mix(a: int, b: int, c: int) -> tuple[int, int, int]:
 
 def _finish_mix(a: int, b: int, c: int) -> int:
     for by in _FINAL:
-        c = ((c ^ b) - _rotate(b, by)) & _WORD
+        c = ((c ^ b) - _rotate_left(b, by)) & _WORD
         a, b, c = b, c, a
     return b

@@ -11,17 +11,17 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError
 from vipwire.model.net import Family
 from vipwire.modes.inspection import Remark
 from vipwire.modes.nftables.flowtable import find_flowtable
-from vipwire.modes.nftables.probe import obstacle_to_offloading
+from vipwire.modes.nftables.probe import find_offloading_obstacle
 
 _WHAT: Final = "offloading"
 
 
-def remarks(config: Config) -> Iterator[Remark]:
+def find_remarks(config: Config) -> Iterator[Remark]:
     """Try a flowtable, if the configuration asks for one, and report the result."""
     if not config.nftables.offload_packet_threshold:
         return
     try:
-        obstacle = obstacle_to_offloading(Family)
+        obstacle = find_offloading_obstacle(Family)
     except OSError as error:
         obstacle = f"it cannot be tried: {error}"
     if obstacle:
@@ -29,10 +29,10 @@ def remarks(config: Config) -> Iterator[Remark]:
         yield Remark(_WHAT, said, remedy, bad=True)
     else:
         yield Remark(_WHAT, "this kernel can offload connections")
-        yield from standing(config)
+        yield from find_standing_remarks(config)
 
 
-def standing(config: Config) -> Iterator[Remark]:
+def find_standing_remarks(config: Config) -> Iterator[Remark]:
     """Report for each family the number of offloading interfaces and offloaded connections. Tries nothing."""
     wanted = bool(config.nftables.offload_packet_threshold)
     for family in Family:
@@ -53,6 +53,6 @@ def standing(config: Config) -> Iterator[Remark]:
 def _count_offloaded(family: Family) -> str:
     """Return the number of offloaded connections in words; "" if unknown."""
     with suppress(UnsupportedError, DumpInterruptedError), FlowTable() as table:
-        count = table.offloaded(family)
+        count = table.count_offloaded(family)
         return f", {count} connection{'s' * (count != 1)} now"
     return ""

@@ -15,7 +15,7 @@ from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables.elements import VerdictData as Ruling
 from vipwire.linux.netlink.nftables.wire import Code
 from vipwire.model.net import Address, Family
-from vipwire.modes.nftables.explain.jhash import slot_of
+from vipwire.modes.nftables.explain.jhash import choose_slot
 from vipwire.modes.nftables.explain.table import Memory, Run, Table
 from vipwire.modes.nftables.language import RuleSyntaxError, grammar
 from vipwire.modes.nftables.language.fields import ADDRESS_TYPES, CT_STATES, CT_STATUSES, Field
@@ -58,7 +58,7 @@ class UnknownFactError(Exception):
     """A rule needs a fact that is unknown about the packet."""
 
 
-def run(table: Table, packet: Packet, choice: int = 0, memory: Memory = _NOTHING) -> Run:
+def run_packet(table: Table, packet: Packet, choice: int = 0, memory: Memory = _NOTHING) -> Run:
     walker = _Walker(table, packet, choice, memory)
     if packet.from_node:
         hooks = ["output", "postrouting"]
@@ -66,7 +66,7 @@ def run(table: Table, packet: Packet, choice: int = 0, memory: Memory = _NOTHING
     else:
         hooks, later = ["prerouting"], []
     for hook in hooks:
-        if walker.hook(hook, nat=True):
+        if walker.run_hook(hook, nat=True):
             return walker.run
     local = walker.to_own
     if not packet.from_node:
@@ -74,7 +74,7 @@ def run(table: Table, packet: Packet, choice: int = 0, memory: Memory = _NOTHING
     elif not local:
         later = []
     for hook in later:
-        if walker.hook(hook, nat=hook != "prerouting"):
+        if walker.run_hook(hook, nat=hook != "prerouting"):
             break
     return walker.run
 
@@ -95,13 +95,13 @@ class _Walker:
     def to_own(self) -> bool:
         return self.packet.to_node if self.run.target is None else self.destination in self.table.own
 
-    def hook(self, name: str, *, nat: bool) -> bool:
+    def run_hook(self, name: str, *, nat: bool) -> bool:
         """Evaluate the chains of one hook; report whether one of them ended the packet."""
         self._hook = name
         for chain_name, chain in self.table.hooked.get(name, []):
             if chain.hook is not None and chain.hook.type == "nat" and (not nat or self._is_nat_decided(name)):
                 continue
-            verdict = self.chain(chain_name)
+            verdict = self.run_chain(chain_name)
             if verdict is not None and verdict.end is not None:
                 self.run.end = verdict.end
                 return True
@@ -111,7 +111,7 @@ class _Walker:
         """Report whether NAT is decided at a hook: the kernel calls no further nat chains then."""
         return self.run.target is not None if hook in ("prerouting", "output") else self.run.masqueraded
 
-    def chain(self, name: str) -> Verdict | None:
+    def run_chain(self, name: str) -> Verdict | None:
         """Evaluate a chain; return the verdict that ends the walk, None to continue behind the jump."""
         key: ObjectKey = (CHAIN, name.encode())
         chain, wanted = self.table.observed.get(key), self.table.wanted.get(key)
@@ -125,7 +125,7 @@ class _Walker:
         found: Verdict | None = None
         for index, rule in enumerate(chain.rules):
             same = planned[index : index + 1] == (rule,)
-            found = self._rule(name, rule, ObjectState.PLANNED if same else ObjectState.DIFFERENT)
+            found = self._execute_rule(name, rule, ObjectState.PLANNED if same else ObjectState.DIFFERENT)
             if found is not None:
                 break
         else:
@@ -133,7 +133,7 @@ class _Walker:
         self._depth -= 1
         return None if found is Verdict.RETURN else found
 
-    def _rule(self, chain: str, text: str, state: ObjectState) -> Verdict | None:
+    def _execute_rule(self, chain: str, text: str, state: ObjectState) -> Verdict | None:
         try:
             return _Evaluation(self, chain, text, state).execute(parse_rule(text, self.table.family))
         except (RuleSyntaxError, UnknownFactError):
@@ -147,7 +147,7 @@ class _Walker:
     def _add_step(self, name: str, text: str, state: ObjectState, *effects: Effect) -> None:
         self.run.steps.append(Step("", name, text, state, effects))
 
-    def look_up(self, name: str, key: bytes) -> Object | None:
+    def look_up_element(self, name: str, key: bytes) -> Object | None:
         """Find an element and note it; note a planned one that is missing."""
         table, run = self.table, self.run
         spec = table.spec(name)
@@ -161,11 +161,11 @@ class _Walker:
             return self._memory[name, key]
         if (where := table.find(table.observed, name, key)) is not None:
             value, state = table.observed[where], state_of(where, table.observed, table.wanted)
-            text = texts.element_text(table.family, where, value)
+            text = texts.write_element(table.family, where, value)
             self._add_step(f"element of {name}", text, state, Effect(Verdict.MEET))
             return value
         if (where := table.find(table.wanted, name, key)) is not None:
-            text = texts.element_text(table.family, where, table.wanted[where])
+            text = texts.write_element(table.family, where, table.wanted[where])
             self._add_step(f"element of {name}", text, ObjectState.MISSING)
         return None
 
@@ -196,7 +196,7 @@ class _Evaluation:
             step = self._walker.step(self._chain, self._text, self._state, *effects)
             self._walker.run.steps.insert(self._at, step)
 
-    def _end(self, verdict: Verdict) -> Verdict:
+    def _note_end(self, verdict: Verdict) -> Verdict:
         self._note_effects(Effect(verdict))
         return verdict
 
@@ -206,18 +206,18 @@ class _Evaluation:
     def _match(self, part: grammar.Match) -> Going:
         match part:
             case grammar.Compare(field, constant, mask, negated):
-                data = self._value(field)[: len(constant)]
+                data = self._read_field(field)[: len(constant)]
                 if mask:
                     data = bytes(map(and_, data, mask))
                 return (data == constant) is not negated
             case grammar.Bits(field, bits):
-                return any(map(and_, self._value(field), bits))
+                return any(map(and_, self._read_field(field), bits))
             case grammar.Exceeds(field, limit):
-                return int.from_bytes(self._value(field), kernel.HOST_ORDER) > limit
+                return int.from_bytes(self._read_field(field), kernel.HOST_ORDER) > limit
             case grammar.Member(key, name, negated):
-                return (self._walker.look_up(name, self._key(key)) is not None) is not negated
+                return (self._walker.look_up_element(name, self._read_key(key)) is not None) is not negated
             case grammar.VerdictMap(key, name):
-                return self._verdict_map(name, self._key(key))
+                return self._look_up_verdict(name, self._read_key(key))
             case _:
                 assert_never(part)
 
@@ -225,25 +225,25 @@ class _Evaluation:
         walker = self._walker
         match part:
             case Ruling(code, chain):
-                return self._rule(Code(code), chain)
+                return self._execute_code(Code(code), chain)
             case grammar.Counter() | grammar.AddFlow():
                 return True
             case grammar.RejectWith(reset):
-                return self._end(Verdict.RESET if reset else Verdict.REJECT)
+                return self._note_end(Verdict.RESET if reset else Verdict.REJECT)
             case grammar.SourceNat():
                 walker.run.masqueraded = True
-                return self._end(Verdict.MASQUERADE)
+                return self._note_end(Verdict.MASQUERADE)
             case grammar.DnatTo(address):
                 return self._translate(address, None)
             case grammar.DnatMap(key, name):
                 length = 4 if walker.table.family is Family.IPV4 else 16
-                data = _data(walker.look_up(name, self._key(key)))
+                data = _extract_data(walker.look_up_element(name, self._read_key(key)))
                 if len(data) < length:
                     return False
                 port = int.from_bytes(data[length : length + 2]) if len(data) > length else None
                 return self._translate(data[:length], port)
             case grammar.SetMeta(meta, value):
-                return self._set(meta, value)
+                return self._set_meta(meta, value)
             case grammar.UpdateSet(name, operation):
                 if operation != kernel.DYNSET_DELETE and name not in COUNTING:
                     self._effects.append(Effect(Verdict.REMEMBER, "the client"))
@@ -251,33 +251,33 @@ class _Evaluation:
             case _:
                 assert_never(part)
 
-    def _rule(self, code: Code, chain: str) -> Going:
+    def _execute_code(self, code: Code, chain: str) -> Going:
         walker = self._walker
         match code:
             case Code.JUMP:
                 before = len(walker.run.steps)
-                verdict = walker.chain(chain)
+                verdict = walker.run_chain(chain)
                 if verdict or len(walker.run.steps) > before:  # omit a chain without any effect
                     self._note_effects(Effect(Verdict.JUMP, chain))
                 return verdict or True
             case Code.GOTO:
-                return self._go(chain)
+                return self._go_to_chain(chain)
             case Code.DROP:
-                return self._end(Verdict.DROP)
+                return self._note_end(Verdict.DROP)
             case Code.ACCEPT:
-                return self._end(Verdict.ACCEPT)
+                return self._note_end(Verdict.ACCEPT)
             case _:
                 return Verdict.RETURN
 
-    def _go(self, chain: str) -> Verdict:
+    def _go_to_chain(self, chain: str) -> Verdict:
         self._note_effects(Effect(Verdict.GOTO, chain))
-        return self._walker.chain(chain) or Verdict.RETURN
+        return self._walker.run_chain(chain) or Verdict.RETURN
 
-    def _verdict_map(self, name: str, key: bytes) -> Going:
-        found = self._walker.look_up(name, key)
+    def _look_up_verdict(self, name: str, key: bytes) -> Going:
+        found = self._walker.look_up_element(name, key)
         if not isinstance(found, ChainElement | IntervalElement) or not found.chain:
             return False
-        return self._go(found.chain)
+        return self._go_to_chain(found.chain)
 
     def _translate(self, address: bytes, port: int | None) -> Going:
         walker = self._walker
@@ -288,21 +288,21 @@ class _Evaluation:
         walker.run.target = walker.destination, walker.port
         return Verdict.DNAT
 
-    def _set(
+    def _set_meta(
         self, meta: int, value: bytes | grammar.Computed | grammar.Mapped | grammar.Numgen | grammar.Jhash
     ) -> bool:
         walker = self._walker
         match value:
             case grammar.Mapped(key, name):
-                made = _data(walker.look_up(name, self._key(key)))
+                made = _extract_data(walker.look_up_element(name, self._read_key(key)))
                 if not made:
                     return False
             case grammar.Computed(field, operator, number):
-                made = _HOST.pack(_OPERATORS[operator](_HOST.unpack(self._register(field))[0], number))
+                made = _HOST.pack(_OPERATORS[operator](_HOST.unpack(self._read_register(field))[0], number))
             case grammar.Numgen(in_turn, modulus, offset):
-                made = self._draw(modulus, offset, IN_TURN if in_turn else BY_CHANCE)
+                made = self._choose_number(modulus, offset, IN_TURN if in_turn else BY_CHANCE)
             case grammar.Jhash():
-                made = self._hash(value)
+                made = self._hash_fields(value)
             case _:
                 made = value
         if meta == kernel.META_PRIORITY:
@@ -316,33 +316,33 @@ class _Evaluation:
 
     # fields
 
-    def _key(self, key: tuple[Field, ...]) -> bytes:
-        return b"".join(map(self._register, key))
+    def _read_key(self, key: tuple[Field, ...]) -> bytes:
+        return b"".join(map(self._read_register, key))
 
-    def _register(self, field: Field) -> bytes:
-        value = self._value(field)
+    def _read_register(self, field: Field) -> bytes:
+        value = self._read_field(field)
         return value.ljust(4 * field.words, b"\0")
 
-    def _value(self, field: Field) -> bytes:
+    def _read_field(self, field: Field) -> bytes:
         if field.name not in _FACTS:
             raise UnknownFactError(field.name)
         return _FACTS[field.name](self._walker)
 
-    def _draw(self, modulus: int, offset: int, choice: str) -> bytes:
+    def _choose_number(self, modulus: int, offset: int, choice: str) -> bytes:
         """Return the slot of this walk, `choice`."""
         run = self._walker.run
         self._note_choice(modulus, choice)
         run.modulus, run.offset = modulus, offset
         return _HOST.pack(offset + self._walker.choice % modulus)
 
-    def _hash(self, asked: Jhash) -> bytes:
+    def _hash_fields(self, asked: Jhash) -> bytes:
         """Compute the slot from the client; a hash of the client's unknown port yields `choice` instead."""
         try:
-            key = self._key(asked.sources)
+            key = self._read_key(asked.sources)
         except UnknownFactError:
-            return self._draw(asked.modulus, asked.offset, BY_MAGLEV)
+            return self._choose_number(asked.modulus, asked.offset, BY_MAGLEV)
         self._note_choice(asked.modulus, BY_HASH)
-        return _HOST.pack(asked.offset + slot_of(key, asked.seed, asked.modulus))
+        return _HOST.pack(asked.offset + choose_slot(key, asked.seed, asked.modulus))
 
     def _note_choice(self, modulus: int, choice: str) -> None:
         self._effects.append(Effect(Verdict.DRAW, f"{modulus} slots {_CHOICES[choice]}"))
@@ -350,13 +350,13 @@ class _Evaluation:
         self._walker.run.met = None  # the pool lacks the remembered endpoint
 
 
-def _data(found: Object | None) -> bytes:
+def _extract_data(found: Object | None) -> bytes:
     if isinstance(found, CommentedElement | IntervalElement):
         return found.data
     return found if isinstance(found, bytes) else b""
 
 
-def _type_of(*, own: bool) -> bytes:
+def _encode_address_type(*, own: bool) -> bytes:
     return _HOST.pack(ADDRESS_TYPES["local" if own else "unicast"])
 
 
@@ -365,10 +365,10 @@ _FACTS: Final[dict[str, Callable[[_Walker], bytes]]] = {
     "meta priority": lambda walker: walker.priority,
     "meta mark": lambda walker: _HOST.pack(walker.mark),
     "iifname": lambda walker: walker.packet.interface.encode().ljust(16, b"\0"),
-    "fib saddr type": lambda walker: _type_of(
+    "fib saddr type": lambda walker: _encode_address_type(
         own=walker.packet.source in walker.table.own or walker.packet.from_node
     ),
-    "fib daddr type": lambda walker: _type_of(own=walker.to_own),
+    "fib daddr type": lambda walker: _encode_address_type(own=walker.to_own),
     "ct state": lambda _: _HOST.pack(CT_STATES["new"]),
     "ct status": lambda walker: _HOST.pack(CT_STATUSES["dnat"] if walker.run.target is not None else 0),
     "ct direction": lambda _: bytes(1),

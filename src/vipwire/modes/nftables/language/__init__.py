@@ -6,7 +6,13 @@ becomes `| 0x00004000`). Any other syntax raises RuleSyntaxError.
     scan ▶ fields ▶ grammar: a rule as parts ▶ compile: bytes, and comparison with the kernel     sets: declarations
 """
 
-from vipwire.modes.nftables.language.compile import compile_rule, describe, limit, same_rule, same_set
+from vipwire.modes.nftables.language.compile import (
+    compile_rule,
+    describe_expressions,
+    find_limit,
+    is_same_rule,
+    is_same_set,
+)
 from vipwire.modes.nftables.language.scan import RuleSyntaxError
 from vipwire.modes.nftables.language.sets import SetSpec, compile_set, is_type
 
@@ -15,9 +21,9 @@ __all__ = [
     "SetSpec",
     "compile_rule",
     "compile_set",
-    "describe",
+    "describe_expressions",
+    "find_limit",
+    "is_same_rule",
+    "is_same_set",
     "is_type",
-    "limit",
-    "same_rule",
-    "same_set",
 ]

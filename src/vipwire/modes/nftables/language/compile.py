@@ -10,7 +10,13 @@ from contextlib import suppress
 from typing import assert_never
 
 from vipwire.errors import DecodeError
-from vipwire.linux.netlink.message import attribute, attributes, number_of, text_of, walk
+from vipwire.linux.netlink.message import (
+    collect_attributes,
+    decode_number,
+    decode_text,
+    encode_attribute,
+    walk_attributes,
+)
 from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables import wire
 from vipwire.linux.netlink.nftables.elements import VerdictData
@@ -40,9 +46,9 @@ class _Emitter:
         self._family, self._intervals, self._addresses = family, intervals, addresses
 
     def emit(self, part: Part) -> Iterator[bytes]:
-        return self._match(part) if isinstance(part, grammar.Match) else self._statement(part)
+        return self._emit_match(part) if isinstance(part, grammar.Match) else self._emit_statement(part)
 
-    def _match(self, part: grammar.Match) -> Iterator[bytes]:
+    def _emit_match(self, part: grammar.Match) -> Iterator[bytes]:
         match part:
             case grammar.Compare(field, constant, mask, negated):
                 yield _load_start(field, len(constant))
@@ -58,15 +64,15 @@ class _Emitter:
                 yield kernel.host_to_network(0, _COUNT, _COUNT)
                 yield kernel.cmp(0, kernel.CMP_GT, limit.to_bytes(_COUNT))
             case grammar.Member(key, name, negated):
-                yield self._key(key, name)
+                yield self._load_key(key, name)
                 yield kernel.lookup(0, name, flags=kernel.LOOKUP_INVERTED if negated else 0)
             case grammar.VerdictMap(key, name):
-                yield self._key(key, name)
+                yield self._load_key(key, name)
                 yield kernel.lookup_verdict(0, name)
             case _:
                 assert_never(part)
 
-    def _statement(self, part: grammar.Statement) -> Iterator[bytes]:  # noqa: C901  # a case for each shape
+    def _emit_statement(self, part: grammar.Statement) -> Iterator[bytes]:  # noqa: C901  # a case for each shape
         match part:
             case VerdictData():
                 yield kernel.verdict(part)
@@ -82,11 +88,11 @@ class _Emitter:
                 yield kernel.dnat(wire.NFPROTO[self._family], 0, None)
             case grammar.DnatMap(key, name):
                 port_word = None if name in self._addresses else self._family.bits // 32
-                yield self._key(key, name)
+                yield self._load_key(key, name)
                 yield kernel.lookup(0, name, 0)
                 yield kernel.dnat(wire.NFPROTO[self._family], 0, port_word)
             case grammar.SetMeta(meta, value):
-                yield self._value(value)
+                yield self._load_value(value)
                 yield kernel.set_meta(0, meta)
             case grammar.UpdateSet(name, operation, key, seconds, value):
                 # nft 1.0.6 lists this but cannot load it (it aborts) for a map with a key longer than 16 bytes.
@@ -100,15 +106,15 @@ class _Emitter:
             case _:
                 assert_never(part)
 
-    def _key(self, key: tuple[Field, ...], name: str) -> bytes:
+    def _load_key(self, key: tuple[Field, ...], name: str) -> bytes:
         return load_fields(key, 0, ordered=name in self._intervals)
 
-    def _value(self, value: bytes | grammar.Computed | grammar.Mapped | grammar.Numgen | grammar.Jhash) -> bytes:
+    def _load_value(self, value: bytes | grammar.Computed | grammar.Mapped | grammar.Numgen | grammar.Jhash) -> bytes:
         match value:
             case grammar.Mapped(key, name):
-                return self._key(key, name) + kernel.lookup(0, name, 0)
+                return self._load_key(key, name) + kernel.lookup(0, name, 0)
             case grammar.Computed(field, operator, number):
-                return field.load(0) + _bitwise(operator, number)
+                return field.load(0) + _encode_bitwise(operator, number)
             case grammar.Numgen(in_turn, modulus, offset):
                 kind = kernel.NUMGEN_INCREMENTAL if in_turn else kernel.NUMGEN_RANDOM
                 return kernel.numgen(0, kind, modulus, offset)
@@ -126,7 +132,7 @@ def _load_start(field: Field, length: int) -> bytes:
     return field.load(0)
 
 
-def _bitwise(operator: str, number: int) -> bytes:
+def _encode_bitwise(operator: str, number: int) -> bytes:
     mask = 0xFFFFFFFF & ~number if operator == "or" else 0xFFFFFFFF
     return kernel.bitwise(0, struct.pack("=I", mask), struct.pack("=I", number))
 
@@ -136,25 +142,25 @@ _OPERATION, _OPERAND = 2, 3  # NFTA_CMP_OP, NFTA_CMP_DATA
 _COUNTER = "counter"
 
 
-def same_rule(sent: bytes, dumped: bytes) -> bool:
+def is_same_rule(sent: bytes, dumped: bytes) -> bool:
     if sent == dumped:
         return True
     try:
-        ours, theirs = list(_expressions(sent)), list(_expressions(dumped))
+        ours, theirs = list(_split_expressions(sent)), list(_split_expressions(dumped))
     except DecodeError:
         return False
-    return len(ours) == len(theirs) and all(map(_same_expression, ours, theirs))
+    return len(ours) == len(theirs) and all(map(_is_same_expression, ours, theirs))
 
 
-def _expressions(data: bytes) -> Iterator[tuple[str, dict[int, memoryview]]]:
-    for _, value in walk(data):
-        found = attributes(value)
+def _split_expressions(data: bytes) -> Iterator[tuple[str, dict[int, memoryview]]]:
+    for _, value in walk_attributes(data):
+        found = collect_attributes(value)
         if _NAME not in found:
             raise DecodeError("an expression has no name")
-        yield text_of(found[_NAME]), attributes(found.get(_DATA, memoryview(b"")))
+        yield decode_text(found[_NAME]), collect_attributes(found.get(_DATA, memoryview(b"")))
 
 
-def _same_expression(ours: tuple[str, dict[int, memoryview]], theirs: tuple[str, dict[int, memoryview]]) -> bool:
+def _is_same_expression(ours: tuple[str, dict[int, memoryview]], theirs: tuple[str, dict[int, memoryview]]) -> bool:
     if ours[0] != theirs[0]:
         return False
     return ours[0] == _COUNTER or _is_covered(ours[1], theirs[1])
@@ -170,12 +176,12 @@ _DECISIVE = (wire.SET_FLAGS, wire.SET_DATA_TYPE, wire.SET_TIMEOUT, wire.SET_EXPR
 """Attributes that make a set a different one if the kernel has them and vipwire did not send them."""
 
 
-def same_set(sent: bytes, dumped: bytes) -> bool:
+def is_same_set(sent: bytes, dumped: bytes) -> bool:
     """Report whether a dumped set (`SetDeclaration.attributes`) equals the output of `compile_set`, userdata too."""
     try:
-        ours, theirs = attributes(sent), attributes(dumped)
+        ours, theirs = collect_attributes(sent), collect_attributes(dumped)
         return all(
-            _same_part(kind, value, theirs.get(kind, memoryview(b"")))
+            _is_same_part(kind, value, theirs.get(kind, memoryview(b"")))
             for kind, value in ours.items()
             if kind != wire.SET_ID  # the kernel does not list it
         ) and not any(any(theirs.get(kind, b"")) for kind in _DECISIVE if kind not in ours)
@@ -183,10 +189,12 @@ def same_set(sent: bytes, dumped: bytes) -> bool:
         return False
 
 
-def _same_part(kind: int, sent: memoryview, dumped: memoryview) -> bool:
+def _is_same_part(kind: int, sent: memoryview, dumped: memoryview) -> bool:
     match kind:
         case wire.SET_EXPRESSION:  # ignore the counter's values
-            ours, theirs = (_expressions(attribute(wire.LIST_ELEMENT, bytes(each))) for each in (sent, dumped))
+            ours, theirs = (
+                _split_expressions(encode_attribute(wire.LIST_ELEMENT, bytes(each))) for each in (sent, dumped)
+            )
             return [name for name, _ in ours] == [name for name, _ in theirs]
         case wire.SET_DATA_LENGTH if not any(sent):  # of verdicts; the kernel returns the size of its own struct
             return True
@@ -194,18 +202,18 @@ def _same_part(kind: int, sent: memoryview, dumped: memoryview) -> bool:
     return sent == dumped or (not dumped and not any(sent))
 
 
-def limit(expressions: bytes) -> int:
+def find_limit(expressions: bytes) -> int:
     """Return the number behind a rule's `>`; 0 if the rule has none or cannot be decoded."""
     with suppress(DecodeError, KeyError):
-        for name, found in _expressions(expressions):
-            if name == "cmp" and number_of(found[_OPERATION]) == kernel.CMP_GT:
-                return number_of(attributes(found[_OPERAND])[wire.DATA_VALUE])
+        for name, found in _split_expressions(expressions):
+            if name == "cmp" and decode_number(found[_OPERATION]) == kernel.CMP_GT:
+                return decode_number(collect_attributes(found[_OPERAND])[wire.DATA_VALUE])
     return 0
 
 
-def describe(expressions: bytes) -> str:
+def describe_expressions(expressions: bytes) -> str:
     """Describe a foreign rule for a message: the names of its expressions."""
     try:
-        return " ".join(name for name, _ in _expressions(expressions)) or "empty"
+        return " ".join(name for name, _ in _split_expressions(expressions)) or "empty"
     except DecodeError:
         return "undecodable"

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from vipwire.linux.netlink.nftables import expressions as kernel
-from vipwire.linux.netlink.nftables.userdata import entry, number
+from vipwire.linux.netlink.nftables.userdata import encode_entry, encode_number
 from vipwire.model.net import Family, Prefix, parse_address
 from vipwire.model.value import Value
 from vipwire.modes.nftables.language.scan import Scanner
@@ -71,73 +71,79 @@ _PAYLOAD, _META, _CONCAT, _VERDICT = 7, 9, 13, 1
 _PROTOCOL_TH, _PROTOCOL_IP, _PROTOCOL_IP6 = 11, 12, 13
 
 
-def _typeof(kind: int, *data: tuple[int, int]) -> bytes:
-    return number(0, kind) + entry(1, b"".join(number(index, value) for index, value in data))
+def _encode_typeof(kind: int, *data: tuple[int, int]) -> bytes:
+    return encode_number(0, kind) + encode_entry(1, b"".join(encode_number(index, value) for index, value in data))
 
 
-def concatenation_typeof(fields: tuple[Field, ...]) -> bytes:
+def encode_concatenation_typeof(fields: tuple[Field, ...]) -> bytes:
     """Encode nft's userdata for `typeof` of one field or a concatenation."""
     if len(fields) == 1:
         return fields[0].typeof
-    return number(0, _CONCAT) + entry(1, b"".join(entry(at, field.typeof) for at, field in enumerate(fields)))
+    return encode_number(0, _CONCAT) + encode_entry(
+        1, b"".join(encode_entry(at, field.typeof) for at, field in enumerate(fields))
+    )
 
 
-EMPTY_TYPEOF = number(0, _CONCAT) + entry(1, b"")
+EMPTY_TYPEOF = encode_number(0, _CONCAT) + encode_entry(1, b"")
 """nft's userdata for a concatenation of types."""
-VERDICT_TYPEOF = number(0, _VERDICT) + entry(1, b"")
+VERDICT_TYPEOF = encode_number(0, _VERDICT) + encode_entry(1, b"")
 
 
-def _header(name: str, type_: Type, size: int, place: tuple[int, int], note: tuple[int, int]) -> HeaderField:
+def _build_header_field(
+    name: str, type_: Type, size: int, place: tuple[int, int], note: tuple[int, int]
+) -> HeaderField:
     """Build a header field; `note` is nft's number of the protocol and of the field in it."""
     base, offset = place
-    typeof = _typeof(_PAYLOAD, (0, note[0]), (1, note[1]))
+    typeof = _encode_typeof(_PAYLOAD, (0, note[0]), (1, note[1]))
     return HeaderField(
         name, type_, size, Order.NETWORK, lambda word: kernel.payload(word, base, offset, size), typeof, base, offset
     )
 
 
-def _meta(name: str, key: int, type_: Type, size: int) -> Field:
-    return Field(name, type_, size, Order.HOST, lambda word: kernel.meta(word, key), _typeof(_META, (0, key)))
+def _build_meta_field(name: str, key: int, type_: Type, size: int) -> Field:
+    return Field(name, type_, size, Order.HOST, lambda word: kernel.meta(word, key), _encode_typeof(_META, (0, key)))
 
 
-def _ct(
+def _build_ct_field(
     name: str, key: int, type_: Type, size: int, direction: int | None = None, order: Order = Order.HOST
 ) -> Field:
     return Field(name, type_, size, order, lambda word: kernel.ct(word, key, direction))
 
 
-def _fib(name: str, flags: int) -> Field:
+def _build_fib_field(name: str, flags: int) -> Field:
     return Field(name, Type.FIB_ADDRESS_TYPE, 4, Order.HOST, lambda word: kernel.fib(word, flags))
 
 
 _COMMON = (
-    _meta("meta l4proto", kernel.META_L4PROTO, Type.PROTOCOL, 1),
-    _meta("meta priority", kernel.META_PRIORITY, Type.CLASS_ID, 4),
-    _meta("meta mark", kernel.META_MARK, Type.MARK, 4),
-    _meta("iifname", kernel.META_IIFNAME, Type.INTERFACE_NAME, 16),
-    _ct("ct state", kernel.CT_STATE, Type.CT_STATE, 4),
-    _ct("ct status", kernel.CT_STATUS, Type.CT_STATUS, 4),
-    _ct("ct direction", kernel.CT_DIRECTION, Type.CT_DIRECTION, 1),
-    _ct("ct packets", kernel.CT_PACKETS, Type.INTEGER, 8),
-    _ct("ct original proto-dst", kernel.CT_PROTO_DST, Type.SERVICE, 2, 0, Order.NETWORK),
-    _ct("ct reply proto-src", kernel.CT_PROTO_SRC, Type.SERVICE, 2, 1, Order.NETWORK),
-    _fib("fib saddr type", kernel.FIB_SADDR),
-    _fib("fib daddr type", kernel.FIB_DADDR),
-    _header("th sport", Type.SERVICE, 2, (kernel.TRANSPORT_HEADER, 0), (_PROTOCOL_TH, 1)),
-    _header("th dport", Type.SERVICE, 2, (kernel.TRANSPORT_HEADER, 2), (_PROTOCOL_TH, 2)),
+    _build_meta_field("meta l4proto", kernel.META_L4PROTO, Type.PROTOCOL, 1),
+    _build_meta_field("meta priority", kernel.META_PRIORITY, Type.CLASS_ID, 4),
+    _build_meta_field("meta mark", kernel.META_MARK, Type.MARK, 4),
+    _build_meta_field("iifname", kernel.META_IIFNAME, Type.INTERFACE_NAME, 16),
+    _build_ct_field("ct state", kernel.CT_STATE, Type.CT_STATE, 4),
+    _build_ct_field("ct status", kernel.CT_STATUS, Type.CT_STATUS, 4),
+    _build_ct_field("ct direction", kernel.CT_DIRECTION, Type.CT_DIRECTION, 1),
+    _build_ct_field("ct packets", kernel.CT_PACKETS, Type.INTEGER, 8),
+    _build_ct_field("ct original proto-dst", kernel.CT_PROTO_DST, Type.SERVICE, 2, 0, Order.NETWORK),
+    _build_ct_field("ct reply proto-src", kernel.CT_PROTO_SRC, Type.SERVICE, 2, 1, Order.NETWORK),
+    _build_fib_field("fib saddr type", kernel.FIB_SADDR),
+    _build_fib_field("fib daddr type", kernel.FIB_DADDR),
+    _build_header_field("th sport", Type.SERVICE, 2, (kernel.TRANSPORT_HEADER, 0), (_PROTOCOL_TH, 1)),
+    _build_header_field("th dport", Type.SERVICE, 2, (kernel.TRANSPORT_HEADER, 2), (_PROTOCOL_TH, 2)),
 )
 
 
-def _addresses(ip: str, type_: Type, size: int, offsets: tuple[int, int], notes: tuple[int, int, int]) -> list[Field]:
+def _build_address_fields(
+    ip: str, type_: Type, size: int, offsets: tuple[int, int], notes: tuple[int, int, int]
+) -> list[Field]:
     source, destination = (
         kernel.CT_SRC_IP if size == 4 else kernel.CT_SRC_IP6,
         kernel.CT_DST_IP if size == 4 else kernel.CT_DST_IP6,
     )
     return [
-        _header(f"{ip} saddr", type_, size, (kernel.NETWORK_HEADER, offsets[0]), (notes[0], notes[1])),
-        _header(f"{ip} daddr", type_, size, (kernel.NETWORK_HEADER, offsets[1]), (notes[0], notes[2])),
-        _ct(f"ct original {ip} daddr", destination, type_, size, 0, Order.NETWORK),
-        _ct(f"ct reply {ip} saddr", source, type_, size, 1, Order.NETWORK),
+        _build_header_field(f"{ip} saddr", type_, size, (kernel.NETWORK_HEADER, offsets[0]), (notes[0], notes[1])),
+        _build_header_field(f"{ip} daddr", type_, size, (kernel.NETWORK_HEADER, offsets[1]), (notes[0], notes[2])),
+        _build_ct_field(f"ct original {ip} daddr", destination, type_, size, 0, Order.NETWORK),
+        _build_ct_field(f"ct reply {ip} saddr", source, type_, size, 1, Order.NETWORK),
     ]
 
 
@@ -147,10 +153,10 @@ def _index_by_words(fields: Iterable[Field]) -> dict[tuple[str, ...], Field]:
 
 _FIELDS: dict[Family, dict[tuple[str, ...], Field]] = {
     Family.IPV4: _index_by_words(
-        (*_COMMON, *_addresses("ip", Type.IPV4_ADDRESS, 4, (12, 16), (_PROTOCOL_IP, 11, 12)))
+        (*_COMMON, *_build_address_fields("ip", Type.IPV4_ADDRESS, 4, (12, 16), (_PROTOCOL_IP, 11, 12)))
     ),
     Family.IPV6: _index_by_words(
-        (*_COMMON, *_addresses("ip6", Type.IPV6_ADDRESS, 16, (8, 24), (_PROTOCOL_IP6, 8, 9)))
+        (*_COMMON, *_build_address_fields("ip6", Type.IPV6_ADDRESS, 16, (8, 24), (_PROTOCOL_IP6, 8, 9)))
     ),
 }
 
@@ -217,9 +223,9 @@ def parse_constant(words: Scanner, type_: Type) -> Constant:
     """Parse a constant of a field's type; raise RuleSyntaxError if it does not fit."""
     match type_:
         case Type.IPV4_ADDRESS | Type.IPV6_ADDRESS:
-            return _prefix(words, 4 if type_ is Type.IPV4_ADDRESS else 16)
+            return _parse_prefix(words, 4 if type_ is Type.IPV4_ADDRESS else 16)
         case Type.INTERFACE_NAME:
-            return _interface(words)
+            return _parse_interface(words)
         case Type.MARK:
             return Constant(struct.pack("=I", words.number()))
     names, name = _NAMES.get(type_, {}), words.take("a name")
@@ -228,7 +234,7 @@ def parse_constant(words: Scanner, type_: Type) -> Constant:
     return Constant(names[name].to_bytes(1) if type_ in _BYTES else struct.pack("=I", names[name]))
 
 
-def _prefix(words: Scanner, size: int) -> Constant:
+def _parse_prefix(words: Scanner, size: int) -> Constant:
     word = words.take("an address")
     try:
         prefix = Prefix.parse(word) if "/" in word else Prefix.host(parse_address(word))
@@ -246,7 +252,7 @@ def _prefix(words: Scanner, size: int) -> Constant:
     return Constant(prefix.network, ones.to_bytes(size))
 
 
-def _interface(words: Scanner) -> Constant:
+def _parse_interface(words: Scanner) -> Constant:
     name = words.read_quoted()
     value = name.encode()
     if not 0 < len(value) < _INTERFACE_LENGTH or value == b"*":

@@ -160,9 +160,9 @@ def parse_rule(text: str, family: Family) -> tuple[Part, ...]:
         words.fail("a rule cannot be empty")
     parser, parts = _Parser(words, family), list[Part]()
     while words:
-        if parts and _ends(parts[-1]):
+        if parts and _is_terminal(parts[-1]):
             words.fail("nothing can follow a verdict")
-        parts.append(parser.part())
+        parts.append(parser.parse_part())
     return tuple(parts)
 
 
@@ -171,7 +171,7 @@ class _Parser:
         self.words, self.family = words, family
         self._ip = "ip" if family is Family.IPV4 else "ip6"
 
-    def part(self) -> Part:
+    def parse_part(self) -> Part:
         words = self.words
         statement = _STATEMENTS.get(words.peek())
         if statement is not None:
@@ -179,18 +179,18 @@ class _Parser:
             return statement(self)
         for name, key, type_ in _SETTABLE:
             if words.skip("meta", name, "set"):
-                return SetMeta(key, self._value(type_))
-        return self._match()
+                return SetMeta(key, self._parse_value(type_))
+        return self._parse_match()
 
-    def _match(self) -> Match:
+    def _parse_match(self) -> Match:
         words = self.words
         key = parse_fields(words, self.family)
         if words.skip("vmap"):
-            return VerdictMap(*self._looked_up(key))
+            return VerdictMap(*self._parse_lookup(key))
         ahead = 1 if words.peek() == "!=" else 0
         if words.peek(ahead).startswith("@"):
             negated = words.skip("!=")
-            return Member(*self._looked_up(key), negated)
+            return Member(*self._parse_lookup(key), negated)
         if len(key) > 1:
             words.fail("a concatenation can only be looked up in a set (@name) or map (vmap @name)")
         (field,) = key
@@ -200,9 +200,9 @@ class _Parser:
             return Exceeds(field, words.number(0xFFFFFFFFFFFFFFFF))
         if field.type in (Type.CT_STATE, Type.CT_STATUS):
             return Bits(field, parse_constant(words, field.type).value)
-        return self._comparison(field)
+        return self._parse_comparison(field)
 
-    def _comparison(self, field: Field) -> Compare:
+    def _parse_comparison(self, field: Field) -> Compare:
         words, mask = self.words, b""
         if words.peek() in ("and", "&"):
             words.take()
@@ -213,34 +213,34 @@ class _Parser:
         constant = parse_constant(words, field.type)
         return Compare(field, constant.value, mask or constant.mask or b"", negated)
 
-    def _looked_up(self, key: tuple[Field, ...]) -> tuple[tuple[Field, ...], str]:
+    def _parse_lookup(self, key: tuple[Field, ...]) -> tuple[tuple[Field, ...], str]:
         name = self.words.reference()
-        return self._fit(key), name
+        return self._place_fields(key), name
 
-    def _fit(self, fields: tuple[Field, ...], word: int = 0) -> tuple[Field, ...]:
+    def _place_fields(self, fields: tuple[Field, ...], word: int = 0) -> tuple[Field, ...]:
         """Raise RuleSyntaxError if the fields exceed the registers from `word` on."""
         if word + count_words(fields) > kernel.REGISTER_WORDS:
             self.words.fail_before(f"{4 * count_words(fields)} bytes do not fit into the 64 bytes of registers")
         return fields
 
-    def _value(self, type_: Type) -> bytes | Computed | Mapped | Numgen | Jhash:
+    def _parse_value(self, type_: Type) -> bytes | Computed | Mapped | Numgen | Jhash:
         words = self.words
         if words.skip("numgen"):
             word = words.take("inc or random")
             if word not in ("inc", "random"):
                 words.fail_before("expected inc or random")
-            return Numgen(word == "inc", *self._range())
+            return Numgen(word == "inc", *self._parse_range())
         if words.skip("jhash"):
-            sources = self._fit(parse_fields(words, self.family), GROUP)
+            sources = self._place_fields(parse_fields(words, self.family), GROUP)
             words.expect("mod")
             modulus = words.number()
             words.expect("seed")
-            return Jhash(sources, modulus, words.number(), self._offset(modulus))
+            return Jhash(sources, modulus, words.number(), self._parse_offset(modulus))
         if type_ is Type.CLASS_ID and words.skip("none"):
             return bytes(4)
         fields = parse_fields(words, self.family)
         if words.skip("map"):
-            return Mapped(*self._looked_up(fields))
+            return Mapped(*self._parse_lookup(fields))
         if len(fields) > 1:
             words.fail("expected 'map' after a concatenation")
         if fields[0].type is not type_:
@@ -250,12 +250,12 @@ class _Parser:
             words.fail_before("expected or, or xor")
         return Computed(fields[0], operator, words.number())
 
-    def _range(self) -> tuple[int, int]:
+    def _parse_range(self) -> tuple[int, int]:
         self.words.expect("mod")
         modulus = self.words.number()
-        return modulus, self._offset(modulus)
+        return modulus, self._parse_offset(modulus)
 
-    def _offset(self, modulus: int) -> int:
+    def _parse_offset(self, modulus: int) -> int:
         offset = self.words.number() if self.words.skip("offset") else 0
         if not 1 <= modulus <= 0xFFFFFFFF - offset:
             self.words.fail_before("a modulus is at least 1, and with the offset at most 4294967295")
@@ -278,7 +278,7 @@ class _Parser:
         if "map" in words:
             key = parse_fields(words, self.family)
             words.expect("map")
-            return DnatMap(*self._looked_up(key))
+            return DnatMap(*self._parse_lookup(key))
         word = words.take("an address")
         try:
             address = parse_address(word)
@@ -292,11 +292,11 @@ class _Parser:
         words = self.words
         name = words.reference()
         words.expect("{")
-        key = self._fit(parse_fields(words, self.family))
+        key = self._place_fields(parse_fields(words, self.family))
         seconds = words.seconds() if words.skip("timeout") else 0
         value = parse_field(words, self.family) if words.skip(":") else None
         if value is not None:
-            self._fit((value,), data_word(key))
+            self._place_fields((value,), data_word(key))
         words.expect("}")
         return UpdateSet(name, operation, key, seconds, value)
 
@@ -305,7 +305,7 @@ class _Parser:
         return AddFlow(self.words.reference())
 
 
-def _ends(part: Part) -> bool:
+def _is_terminal(part: Part) -> bool:
     return isinstance(part, RejectWith) or (isinstance(part, VerdictData) and part.code is not Code.JUMP)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Literal
 
-from vipwire.linux.netlink.message import attribute, string, u32be
+from vipwire.linux.netlink.message import encode_attribute, encode_string, encode_u32be
 from vipwire.linux.netlink.nftables import expressions as kernel
 from vipwire.linux.netlink.nftables import userdata, wire
 from vipwire.linux.netlink.nftables.wire import SetFlag
@@ -20,7 +20,7 @@ from vipwire.modes.nftables.language.fields import (
     Field,
     Order,
     Type,
-    concatenation_typeof,
+    encode_concatenation_typeof,
     parse_field,
 )
 from vipwire.modes.nftables.language.scan import Scanner
@@ -63,24 +63,32 @@ def compile_set(spec: SetSpec, family: Family) -> bytes:
 
     Raise RuleSyntaxError for a part that is no field, ValueError for parts or flags that exclude each other.
     """
-    key = tuple(_part(text, family) for text in spec.key)
-    data = () if spec.data is None or spec.data == "verdict" else tuple(_part(text, family) for text in spec.data)
-    _check(spec, key, data)
-    parts = [u32be(wire.SET_FLAGS, flags)] if (flags := _flags(spec)) else []
-    parts += u32be(wire.SET_KEY_TYPE, _type(key)), u32be(wire.SET_KEY_LENGTH, _length(key))
+    key = tuple(_parse_part(text, family) for text in spec.key)
+    data = (
+        () if spec.data is None or spec.data == "verdict" else tuple(_parse_part(text, family) for text in spec.data)
+    )
+    _check_spec(spec, key, data)
+    parts = [encode_u32be(wire.SET_FLAGS, flags)] if (flags := _set_flags(spec)) else []
+    parts += (
+        encode_u32be(wire.SET_KEY_TYPE, _compute_type(key)),
+        encode_u32be(wire.SET_KEY_LENGTH, _compute_length(key)),
+    )
     if spec.data == "verdict":
-        parts += u32be(wire.SET_DATA_TYPE, wire.DATA_VERDICT), u32be(wire.SET_DATA_LENGTH, 0)
+        parts += encode_u32be(wire.SET_DATA_TYPE, wire.DATA_VERDICT), encode_u32be(wire.SET_DATA_LENGTH, 0)
     elif data:
-        parts += u32be(wire.SET_DATA_TYPE, _type(data)), u32be(wire.SET_DATA_LENGTH, _length(data))
-    parts.append(u32be(wire.SET_ID, _SET_ID))
+        parts += (
+            encode_u32be(wire.SET_DATA_TYPE, _compute_type(data)),
+            encode_u32be(wire.SET_DATA_LENGTH, _compute_length(data)),
+        )
+    parts.append(encode_u32be(wire.SET_ID, _SET_ID))
     if spec.timeout_seconds:
-        parts.append(attribute(wire.SET_TIMEOUT, (spec.timeout_seconds * 1000).to_bytes(8, "big")))
+        parts.append(encode_attribute(wire.SET_TIMEOUT, (spec.timeout_seconds * 1000).to_bytes(8, "big")))
     if spec.gc_seconds:
-        parts.append(u32be(wire.SET_GC_INTERVAL, spec.gc_seconds * 1000))
-    parts.append(attribute(wire.SET_USERDATA, _userdata(spec, key, data)))
-    parts.append(_group(wire.SET_DESCRIPTION, *_description(spec, key)))
+        parts.append(encode_u32be(wire.SET_GC_INTERVAL, spec.gc_seconds * 1000))
+    parts.append(encode_attribute(wire.SET_USERDATA, _encode_userdata(spec, key, data)))
+    parts.append(_encode_group(wire.SET_DESCRIPTION, *_encode_description(spec, key)))
     if spec.counter:
-        parts.append(_group(wire.SET_EXPRESSION, string(1, "counter"), _group(2)))
+        parts.append(_encode_group(wire.SET_EXPRESSION, encode_string(1, "counter"), _encode_group(2)))
     return b"".join(parts)
 
 
@@ -89,13 +97,13 @@ def is_type(part: str) -> bool:
     return part in _TYPES
 
 
-def _group(kind: int, *parts: bytes) -> bytes:
+def _encode_group(kind: int, *parts: bytes) -> bytes:
     """Nest attributes without NLA_F_NESTED, as the kernel lists them."""
-    return attribute(kind, b"".join(parts))
+    return encode_attribute(kind, b"".join(parts))
 
 
 @lru_cache(maxsize=128)  # the sets of a table share few parts
-def _part(text: str, family: Family) -> Field:
+def _parse_part(text: str, family: Family) -> Field:
     if text in _TYPES:
         type_, size, order = _TYPES[text]
         return Field(text, type_, size, order, lambda _: b"")  # no rule loads a type
@@ -108,7 +116,7 @@ def _part(text: str, family: Family) -> Field:
     return field
 
 
-def _check(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) -> None:
+def _check_spec(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) -> None:
     if not key:
         raise ValueError(f"set {spec.name}: a key has at least one part")
     unknown = spec.flags - set(_FLAGS)
@@ -119,13 +127,15 @@ def _check(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) -> No
             raise ValueError(f"set {spec.name}: a concatenation has at most {_MOST_PARTS} parts")
         if len({bool(field.typeof) for field in fields}) > 1:
             raise ValueError(f"set {spec.name}: types and fields cannot be mixed")
-    if _length(key) > 4 * kernel.REGISTER_WORDS:
-        raise ValueError(f"set {spec.name}: a key of {_length(key)} bytes does not fit into the 64 of the registers")
+    if _compute_length(key) > 4 * kernel.REGISTER_WORDS:
+        raise ValueError(
+            f"set {spec.name}: a key of {_compute_length(key)} bytes does not fit into the 64 of the registers"
+        )
     if "dynamic" in spec.flags and not spec.size:
         raise ValueError(f"set {spec.name}: a dynamic set needs a size")  # nft and the kernel would default to 65535
 
 
-def _flags(spec: SetSpec) -> int:
+def _set_flags(spec: SetSpec) -> int:
     flags = SetFlag(0)
     for word in spec.flags:
         flags |= _FLAGS[word]
@@ -136,36 +146,36 @@ def _flags(spec: SetSpec) -> int:
     return flags
 
 
-def _type(fields: tuple[Field, ...]) -> int:
+def _compute_type(fields: tuple[Field, ...]) -> int:
     number = 0
     for field in fields:
         number = number << _TYPE_BITS | field.type
     return number
 
 
-def _length(fields: tuple[Field, ...]) -> int:
+def _compute_length(fields: tuple[Field, ...]) -> int:
     if len(fields) == 1:
         return fields[0].size
     return sum(4 * field.words for field in fields)
 
 
-def _order(fields: tuple[Field, ...]) -> Order:
+def _choose_byte_order(fields: tuple[Field, ...]) -> Order:
     return fields[0].order if len(fields) == 1 else Order.NONE
 
 
-def _userdata(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) -> bytes:
-    parts = [userdata.number(userdata.SET_KEY_BYTEORDER, _order(key))]
+def _encode_userdata(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) -> bytes:
+    parts = [userdata.encode_number(userdata.SET_KEY_BYTEORDER, _choose_byte_order(key))]
     if spec.data is not None:
-        parts.append(userdata.number(userdata.SET_DATA_BYTEORDER, _order(data)))
+        parts.append(userdata.encode_number(userdata.SET_DATA_BYTEORDER, _choose_byte_order(data)))
     if key[0].typeof:
-        parts.append(userdata.entry(userdata.SET_KEY_TYPEOF, concatenation_typeof(key)))
+        parts.append(userdata.encode_entry(userdata.SET_KEY_TYPEOF, encode_concatenation_typeof(key)))
         if spec.data is not None:
-            note = VERDICT_TYPEOF if spec.data == "verdict" else concatenation_typeof(data)
-            parts.append(userdata.entry(userdata.SET_DATA_TYPEOF, note))
+            note = VERDICT_TYPEOF if spec.data == "verdict" else encode_concatenation_typeof(data)
+            parts.append(userdata.encode_entry(userdata.SET_DATA_TYPEOF, note))
     elif spec.data is None and len(key) > 1:
-        parts.append(userdata.entry(userdata.SET_KEY_TYPEOF, EMPTY_TYPEOF))
+        parts.append(userdata.encode_entry(userdata.SET_KEY_TYPEOF, EMPTY_TYPEOF))
     if spec.data is not None:
-        parts.append(userdata.number(userdata.SET_DATA_INTERVAL, 0))
+        parts.append(userdata.encode_number(userdata.SET_DATA_INTERVAL, 0))
     whole = b"".join(parts)
     if len(whole) > userdata.MAXIMUM:
         raise ValueError(
@@ -174,8 +184,10 @@ def _userdata(spec: SetSpec, key: tuple[Field, ...], data: tuple[Field, ...]) ->
     return whole
 
 
-def _description(spec: SetSpec, key: tuple[Field, ...]) -> Iterator[bytes]:
+def _encode_description(spec: SetSpec, key: tuple[Field, ...]) -> Iterator[bytes]:
     if spec.size:
-        yield u32be(wire.DESCRIPTION_SIZE, spec.size)
+        yield encode_u32be(wire.DESCRIPTION_SIZE, spec.size)
     if "interval" in spec.flags:
-        yield _group(wire.DESCRIPTION_CONCAT, *(_group(1, u32be(1, field.size)) for field in key))
+        yield _encode_group(
+            wire.DESCRIPTION_CONCAT, *(_encode_group(1, encode_u32be(1, field.size)) for field in key)
+        )

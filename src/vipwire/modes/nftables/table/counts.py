@@ -19,7 +19,7 @@ from vipwire.linux.netlink.nftables.elements import ElementCounter
 from vipwire.model.names import ServicePortName
 from vipwire.model.net import Address, Family, Protocol
 from vipwire.modes.nftables.language import SetSpec
-from vipwire.modes.nftables.table.names import SRCNAT, Chain, Hook, frontend_bytes
+from vipwire.modes.nftables.table.names import SRCNAT, Chain, Hook, encode_frontend
 from vipwire.plan.plan import FrontendKey, RangeFrontend, ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Refusal
 
@@ -45,23 +45,23 @@ COUNTING = frozenset({*_PAIRS, *_REFUSED.values()})
 """The sets that rules fill with counts."""
 
 
-def counting_sets(family: Family) -> Iterator[SetSpec]:
+def list_counting_sets(family: Family) -> Iterator[SetSpec]:
     """Declare the sets for counts. All are declared always; without rules that fill them they stay empty."""
     ip = "ip" if family is Family.IPV4 else "ip6"
     address = "ipv4_addr" if family is Family.IPV4 else "ipv6_addr"
     pair = (address, "inet_proto", "inet_service", address, "inet_service")
     for name in _PAIRS:
-        yield _counting_set(name, pair)
+        yield _build_counting_set(name, pair)
     for reason, name in _REFUSED.items():
-        yield _counting_set(name, _refused_key(ip, reason))
+        yield _build_counting_set(name, _choose_refused_key(ip, reason))
 
 
-def _counting_set(name: str, key: tuple[str, ...]) -> SetSpec:
+def _build_counting_set(name: str, key: tuple[str, ...]) -> SetSpec:
     flags = frozenset({"dynamic", "timeout"})
     return SetSpec(name, key, flags=flags, timeout_seconds=_DAY, gc_seconds=_HOUR, size=SIZE, counter=True)
 
 
-def _refused_key(ip: str, reason: Refusal) -> tuple[str, ...]:
+def _choose_refused_key(ip: str, reason: Refusal) -> tuple[str, ...]:
     """Return the key that counts a refusal: no part that clients choose freely, such as a port or a free address."""
     match reason:
         case Refusal.UNDEFINED_PORT:
@@ -71,29 +71,29 @@ def _refused_key(ip: str, reason: Refusal) -> tuple[str, ...]:
     return (f"{ip} daddr", "meta l4proto", "th dport")
 
 
-def refusal(family: Family, reason: Refusal, counters: CounterLevel) -> tuple[str, Chain]:
+def build_refusal_chain(family: Family, reason: Refusal, counters: CounterLevel) -> tuple[str, Chain]:
     """Write the chain that counts and refuses, with its name.
 
     Counting is a separate rule, because a full set must not prevent the refusal.
     """
     verdict = "drop" if reason.is_drop else "goto reject-chain"
     ip = "ip" if family is Family.IPV4 else "ip6"
-    count = f"update @{_REFUSED[reason]} {{ {' . '.join(_refused_key(ip, reason))} }}"
+    count = f"update @{_REFUSED[reason]} {{ {' . '.join(_choose_refused_key(ip, reason))} }}"
     return _REFUSED[reason], Chain((count, verdict) if counters else (verdict,))
 
 
-def refused_set(reason: Refusal) -> str:
+def name_refused_set(reason: Refusal) -> str:
     return _REFUSED[reason]
 
 
 _COUNT = "ct status dnat jump count-"
 
 
-def connection_chains(family: Family, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
+def build_connection_chains(family: Family, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
     """Write the chains that count a connection at its first packet's output, or input on this node."""
     if not counters:
         return
-    yield "count-connection", Chain(tuple(_count(family, CONNECTIONS)))
+    yield "count-connection", Chain(tuple(_write_counting_rules(family, CONNECTIONS)))
     # A connection that ends here passes this hook; one that also began here was counted at output, so the kernel
     # tries each once.
     yield "nat-input", Chain((COUNT_CONNECTION,), Hook("nat", "input", SRCNAT))
@@ -103,13 +103,13 @@ COUNT_CONNECTION = f"{_COUNT}connection"
 """The counting rule that stands before masquerading."""
 
 
-def traffic_chains(family: Family, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
+def build_traffic_chains(family: Family, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
     """Write the chains that count every packet once: behind DNAT, at prerouting or output."""
     if counters is not CounterLevel.TRAFFIC:
         return
     ways = (("original", "traffic", "traffic"), ("reply", "replies", "traffic-replies"))
     for _, name, table in ways:
-        yield f"count-{name}", Chain(tuple(_count(family, table)))
+        yield f"count-{name}", Chain(tuple(_write_counting_rules(family, table)))
     rules = tuple(f"ct direction {way} {_COUNT}{name}" for way, name, _ in ways)
     # A local process's packet to this node passes output and prerouting: count it at output.
     entering = tuple(f'iifname != "lo" {rule}' for rule in rules)
@@ -123,7 +123,7 @@ def counted_by(chains: Container[str]) -> CounterLevel:
     return CounterLevel.CONNECTIONS if "count-connection" in chains else CounterLevel.NOTHING
 
 
-def _count(family: Family, table: str) -> Iterator[str]:
+def _write_counting_rules(family: Family, table: str) -> Iterator[str]:
     """Write the counting rules, with connection tracking's original destination and the replying endpoint.
 
     One rule for each protocol, because nft needs the protocol to load a port.
@@ -134,7 +134,7 @@ def _count(family: Family, table: str) -> Iterator[str]:
         yield f"meta l4proto {protocol.label} update @{table} {{ {key} }}"
 
 
-def counts(
+def count_by_service(
     family: Family, plans: Iterable[ServicePlan], tables: Mapping[str, Iterable[ElementCounter]], *, endpoints: bool
 ) -> Counts:
     """Convert elements to counts; `tables` maps each set's name to its elements."""
@@ -165,18 +165,18 @@ class _Ports:
         self._ranges: dict[bytes, list[RangeFrontend]] = {}
         for plan in plans:
             for frontend in plan.frontends:
-                self._names[frontend_bytes(frontend.key)] = frontend.port_name
+                self._names[encode_frontend(frontend.key)] = frontend.port_name
             for wide in plan.ranges:
-                place = frontend_bytes(FrontendKey(wide.key.address, wide.key.protocol, 0))[: self._width + 4]
+                place = encode_frontend(FrontendKey(wide.key.address, wide.key.protocol, 0))[: self._width + 4]
                 self._ranges.setdefault(place, []).append(wide)
 
     def find(self, frontend: bytes) -> ServicePortName | None:
         """Return the Service port of a frontend's key, whose address may be the node's."""
         found = self._names.get(frontend) or self._names.get(frontend[self._width :])
-        wide = self._range(frontend) if found is None and self._ranges else None
+        wide = self._find_range(frontend) if found is None and self._ranges else None
         return found if wide is None else wide.frontend.port_name
 
-    def _range(self, frontend: bytes) -> RangeFrontend | None:
+    def _find_range(self, frontend: bytes) -> RangeFrontend | None:
         port = int.from_bytes(frontend[self._width + 4 : self._width + 6])
         found = self._ranges.get(frontend[: self._width + 4], ())
         return next((wide for wide in found if wide.key.first <= port <= wide.key.last), None)
@@ -191,7 +191,7 @@ class _Ports:
         if name is None:
             return None
         port = int.from_bytes(pair[last : last + 2])
-        wide = self._range(frontend) if self._ranges and frontend not in self._names else None
+        wide = self._find_range(frontend) if self._ranges and frontend not in self._names else None
         if wide is not None and frontend[self._width + 4 :][:2] == port.to_bytes(2):
             port = wide.frontend.key.port  # this endpoint keeps the packet's port: its name has the Service's port
         return EndpointName(name, Address(pair[self.frontend_size : last]), port)

@@ -13,7 +13,7 @@ import re
 from typing import Final
 
 from vipwire.model.net import Family
-from vipwire.modes.nftables.language import compile_rule, limit, same_rule
+from vipwire.modes.nftables.language import compile_rule, find_limit, is_same_rule
 from vipwire.modes.nftables.table.names import CHAIN, FLOWTABLE, Chain, FlowtableSpec, Hook, Object, ObjectKey
 
 FASTPATH: Final = "fastpath"
@@ -25,20 +25,20 @@ def fastpath_objects(packets: int) -> dict[ObjectKey, Object]:
     """Write the objects that offload a connection after `packets` packets; none for 0."""
     if not packets:
         return {}
-    return {KEY: FlowtableSpec(), ENTRY: Chain((_rule(packets),), Hook("filter", "forward", 0))}
+    return {KEY: FlowtableSpec(), ENTRY: Chain((_write_flow_offload_rule(packets),), Hook("filter", "forward", 0))}
 
 
-def _rule(packets: int) -> str:
+def _write_flow_offload_rule(packets: int) -> str:
     return f"ct state established ct status dnat meta l4proto tcp ct packets > {packets} flow add @{FASTPATH}"
 
 
-def threshold(family: Family, expressions: bytes) -> int:
+def read_threshold(family: Family, expressions: bytes) -> int:
     """Decode the offload threshold from a rule in the kernel; 0 if it is another rule."""
-    packets = limit(expressions)
-    return packets if same_rule(compile_rule(_rule(packets), family), expressions) else 0
+    packets = find_limit(expressions)
+    return packets if is_same_rule(compile_rule(_write_flow_offload_rule(packets), family), expressions) else 0
 
 
-def packets_of(entry: Chain) -> int:
+def parse_threshold(entry: Chain) -> int:
     """Decode the offload threshold from the chain's text."""
     found = (re.search(r" ct packets > (\d+) flow add @", rule) for rule in entry.rules)
     return next((int(match[1]) for match in found if match), 0)

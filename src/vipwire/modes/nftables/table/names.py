@@ -140,11 +140,11 @@ class AffinitySet(NamedTuple):
     def other_policy_map(self) -> str:
         return f"{_MEMORY_MAP[not self.local]}/{self.owner}"
 
-    def remember_chain(self, prefix: str, seconds: int) -> str:
+    def name_update_chain(self, prefix: str, seconds: int) -> str:
         """Return the name of the chain that remembers a client; `prefix` is that of the pool's class."""
         return f"{prefix}-remember-{seconds}{_LOCAL[self.local]}/{self.owner}"
 
-    def remembered_chain(self, prefix: str, seconds: int) -> str:
+    def name_lookup_chain(self, prefix: str, seconds: int) -> str:
         """Return the name of the chain that looks a client up; `prefix` is that of the pool's class."""
         return f"{prefix}-remembered-{seconds}{_LOCAL[self.local]}{'-both' if self.both else ''}/{self.owner}"
 
@@ -175,7 +175,7 @@ class Class(NamedTuple):
     def chain(self) -> str:
         """The chain that chooses from such pools: `service-pick-3`, `service-affinity-hash-3`."""
         verb = VERBS[self.algorithm]
-        words = [self.prefix, *(["affinity"] if self.sticky else []), *_verb(verb, sticky=self.sticky)]
+        words = [self.prefix, *(["affinity"] if self.sticky else []), *_chain_words(verb, sticky=self.sticky)]
         # Each Service has its own counter for round robin: the class leads to the Service's own chain.
         return "-".join(words if self.algorithm is Algorithm.ROUND_ROBIN else [*words, str(self.size)])
 
@@ -214,7 +214,7 @@ VERBS = {
 }
 
 
-def _verb(verb: str, *, sticky: bool) -> list[str]:
+def _chain_words(verb: str, *, sticky: bool) -> list[str]:
     return [] if sticky and verb == "pick" else [verb]
 
 
@@ -222,22 +222,22 @@ _PROTO_PORT = struct.Struct("!B3xH2x")
 _port_bytes = lru_cache(maxsize=4096)(struct.Struct("!H2x").pack)
 
 
-def frontend_bytes(key: FrontendKey) -> bytes:
+def encode_frontend(key: FrontendKey) -> bytes:
     rest = _PROTO_PORT.pack(key.protocol, key.port)
     return rest if key.address is None else key.address + rest
 
 
-def target_bytes(target: Target) -> bytes:
+def encode_target(target: Target) -> bytes:
     """Pack `address . port`."""
     return target.address + _port_bytes(target.port)
 
 
-def connection_bytes(source: Address, target: Target, protocol: int) -> bytes:
+def encode_connection(source: Address, target: Target, protocol: int) -> bytes:
     """Pack `ip saddr . ip daddr . meta l4proto . th dport`."""
     return source + target.address + _PROTO_PORT.pack(protocol, target.port)
 
 
-def identities(targets: Iterable[Target], *, by_address: bool) -> list[bytes]:
+def encode_identities(targets: Iterable[Target], *, by_address: bool) -> list[bytes]:
     """Give each target of a pool a number that stays the same while other targets change.
 
     The number is the same in all pools of a Service port, which share affinity. `by_address` numbers a Pod, for all
@@ -246,7 +246,7 @@ def identities(targets: Iterable[Target], *, by_address: bool) -> list[bytes]:
     taken: set[int] = set()
     numbers: list[bytes] = []
     for target in targets:
-        number = zlib.crc32(target.address if by_address else target_bytes(target)) or 1
+        number = zlib.crc32(target.address if by_address else encode_target(target)) or 1
         while number in taken:
             number = number % 0xFFFFFFFF + 1
         taken.add(number)

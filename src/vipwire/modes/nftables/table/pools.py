@@ -13,12 +13,12 @@ from vipwire.modes.nftables.table.names import LARGEST_POOL, VERBS, AffinitySet,
 from vipwire.modes.nftables.table.skeleton import AFFINITY_SIZE, Words
 
 
-def memory_set(family: Family, name: str) -> SetSpec:
+def build_affinity_set(family: Family, name: str) -> SetSpec:
     client, remembering = Words(family).client[:1], frozenset({"dynamic", "timeout"})
     return SetSpec(name, client, ("meta priority",), flags=remembering, size=AFFINITY_SIZE)
 
 
-def remember_chain(family: Family, space: Space, pool: str, seconds: int, memory: AffinitySet) -> Chain:
+def build_affinity_update_chain(family: Family, space: Space, pool: str, seconds: int, memory: AffinitySet) -> Chain:
     """Write the chain that goes to the endpoint in `meta priority` and remembers it.
 
     `pool` is the prefix of the pool's class. The chain returns if this pool lacks the endpoint.
@@ -34,13 +34,13 @@ def remember_chain(family: Family, space: Space, pool: str, seconds: int, memory
     )
 
 
-def remembered_chain(family: Family, pool: str, seconds: int, memory: AffinitySet) -> Chain:
+def build_affinity_lookup_chain(family: Family, pool: str, seconds: int, memory: AffinitySet) -> Chain:
     """Write the chain that goes to a client's remembered endpoint.
 
     It returns if the map lacks the client, or this pool the endpoint.
     """
     maps = (memory.map, memory.other_policy_map) if memory.both else (memory.map,)
-    there = memory.remember_chain(pool, seconds)
+    there = memory.name_update_chain(pool, seconds)
     return Chain(tuple(f"meta priority set {Words(family).ip} saddr map @{each} jump {there}" for each in maps))
 
 
@@ -53,17 +53,17 @@ _CHOICES = {
 _SEED = " seed 0x76697077"  # a constant, so that all nodes choose alike
 
 
-def class_chain(family: Family, kind: Class) -> Chain:
+def build_class_chain(family: Family, kind: Class) -> Chain:
     """Write the chain for the pools of one class.
 
     Round robin needs a counter for each Service, so its class looks the Service's own chain up.
     """
     if kind.algorithm is Algorithm.ROUND_ROBIN:
         return Chain((f"{Words(family).key(kind.space)} vmap @{kind.prefix}-turns",))
-    return dealing_chain(family, kind)
+    return build_dealing_chain(family, kind)
 
 
-def dealing_chain(family: Family, kind: Class) -> Chain:
+def build_dealing_chain(family: Family, kind: Class) -> Chain:
     """Write the chain that spreads new connections over the slots of a pool."""
     name = kind.space.value
     seed = _SEED if kind.algorithm in (Algorithm.SOURCE_HASH, Algorithm.MAGLEV) else ""
@@ -87,8 +87,8 @@ def find_written_chain(family: Family, name: str) -> Chain | None:
     if found := _REMEMBERING.fullmatch(name):
         memory, seconds = AffinitySet(found[7], bool(found[5]), bool(found[6])), int(found[4])
         if found[3] == "remembered":
-            return remembered_chain(family, found[1], seconds, memory)
-        return remember_chain(family, Space(found[2]), found[1], seconds, memory)
+            return build_affinity_lookup_chain(family, found[1], seconds, memory)
+        return build_affinity_update_chain(family, Space(found[2]), found[1], seconds, memory)
     if not (found := _DEALING.fullmatch(name)):
         return None
     space, local, sticky = Space(found[1]), bool(found[2]), bool(found[3])
@@ -97,5 +97,5 @@ def find_written_chain(family: Family, name: str) -> Chain | None:
         return None
     if found[6]:  # a Service's own chain
         own = kind.algorithm is Algorithm.ROUND_ROBIN and name.startswith(f"{kind.chain}-{kind.size}-")
-        return dealing_chain(family, kind) if own else None
-    return class_chain(family, kind) if kind.chain == name else None
+        return build_dealing_chain(family, kind) if own else None
+    return build_class_chain(family, kind) if kind.chain == name else None

@@ -66,32 +66,32 @@ INDEXED = (*_ENDPOINTS, *_SLOTS, *_REMEMBERED)
 """The maps with derivable keys, in the order of reading; all other sets are read before."""
 
 
-def indexed_keys(name: str, known: Mapping[str, Elements]) -> list[bytes] | None:
+def derive_keys(name: str, known: Mapping[str, Elements]) -> list[bytes] | None:
     """Derive the keys of map `name` from the sets in `known`; None if vipwire did not write a pool in them."""
     if name in _REMEMBERED:
         slots = known.get(_REMEMBERED[name], {}).items()
         return list(dict.fromkeys(key[:-4] + value for (_, key), value in slots if isinstance(value, bytes)))
     space, local = (_ENDPOINTS[name], None) if name in _ENDPOINTS else _SLOTS[name]
     found: list[bytes] = []
-    for frontend, kind in _pools(space, known):
+    for frontend, kind in _list_pools(space, known):
         if kind is None:
             return None
         if kind.sticky is (local is not None) and local in (None, kind.local):
-            found += [frontend + slot for slot in _slots(kind.first_slot, kind.size)]
+            found += [frontend + slot for slot in _encode_slot_keys(kind.first_slot, kind.size)]
     return found
 
 
-def _pools(space: Space, known: Mapping[str, Elements]) -> Iterator[tuple[bytes, Class | None]]:
+def _list_pools(space: Space, known: Mapping[str, Elements]) -> Iterator[tuple[bytes, Class | None]]:
     """Yield the pools of all frontends; None for a pool that vipwire did not write."""
     for ips, turns, local in _LEADING[space]:
         for (_, frontend), value in known.get(ips, {}).items():
             kind = _class(value.data) if isinstance(value, CommentedElement) else None
             if kind is not None and kind.algorithm is Algorithm.ROUND_ROBIN:
-                kind = _taking_turns(kind, known.get(turns, {}).get((turns, frontend)))
+                kind = _find_round_robin(kind, known.get(turns, {}).get((turns, frontend)))
             yield frontend, kind if kind is not None and (kind.space, kind.local) == (space, local) else None
 
 
-def _taking_turns(kind: Class, chain: Object | None) -> Class | None:
+def _find_round_robin(kind: Class, chain: Object | None) -> Class | None:
     """Return the class with its size, which only the name of the Service's own chain contains."""
     if not isinstance(chain, Goto) or not chain.chain.startswith(f"{kind.chain}-"):
         return None
@@ -103,7 +103,7 @@ _class = lru_cache(maxsize=4096)(Class.of)
 
 
 @lru_cache(maxsize=4096)
-def _slots(first: int, size: int) -> tuple[bytes, ...]:
+def _encode_slot_keys(first: int, size: int) -> tuple[bytes, ...]:
     return tuple(map(handle_bytes, range(first, first + size)))
 
 
@@ -161,7 +161,7 @@ def _read_by_keys(
     netlink: NetlinkSocket, family: Family, item: SetDeclaration, known: Mapping[str, Elements]
 ) -> list[tuple[ObjectKey, Object]] | None:
     """Read a map by its derived keys; None if the keys are incomplete or one is missing in the kernel."""
-    keys = indexed_keys(item.name, known) if item.name in INDEXED else None
+    keys = derive_keys(item.name, known) if item.name in INDEXED else None
     if keys is None or len(keys) != item.count or len(set(keys)) != len(keys):
         return None
     found: list[tuple[ObjectKey, Object]] = []
@@ -177,7 +177,7 @@ def _read_by_keys(
 def _read_elements(
     netlink: NetlinkSocket, family: Family, item: SetDeclaration, keys: Sequence[bytes]
 ) -> Iterator[tuple[ObjectKey, Object]]:
-    request = encode.ask_elements(family, TABLE, item.name, keys)
+    request = encode.request_elements(family, TABLE, item.name, keys)
     answers = netlink.answers(MessageType.GETSETELEM, request, len(keys))
     columns = decode_answers(answers, item.key_length, item.value_length)
     return zip(zip(repeat(item.name), columns.keys), columns.data, strict=False)
@@ -196,10 +196,10 @@ def _list_elements(
             yield from zip(zip(repeat(name), plain.keys), plain.data, strict=False)
             continue
         for element in decode_elements(payload, *sizes):
-            yield (name, element.key), _value(element)
+            yield (name, element.key), _convert_element(element)
 
 
-def _value(element: Element) -> Object:
+def _convert_element(element: Element) -> Object:
     code, chain = element.verdict or (Code.GOTO, "")
     chain = chain if code == Code.GOTO else f"# verdict {code} {chain}"
     if element.key_end is not None:
@@ -218,10 +218,10 @@ def read_counted(family: Family, names: Iterable[str]) -> dict[str, list[Element
     scrape and a sync apart. Raise OSError if the kernel refuses.
     """
     with NetlinkSocket(NETLINK_NETFILTER) as netlink:
-        return {name: _read(netlink, family, name) for name in names}
+        return {name: _read_set_counters(netlink, family, name) for name in names}
 
 
-def _read(netlink: NetlinkSocket, family: Family, name: str) -> list[ElementCounter]:
+def _read_set_counters(netlink: NetlinkSocket, family: Family, name: str) -> list[ElementCounter]:
     found: dict[bytes, ElementCounter] = {}
     try:
         with suppress(DumpInterruptedError):

@@ -12,7 +12,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.model.service import TrafficPolicy
 from vipwire.model.spread import EVENLY, Algorithm
-from vipwire.model.spread import slots as spread_slots
+from vipwire.model.spread import fill_slots as spread_slots
 from vipwire.modes.nftables.table.names import (
     CHAIN,
     LARGEST_POOL,
@@ -26,19 +26,19 @@ from vipwire.modes.nftables.table.names import (
     ObjectKey,
     Space,
     add_comment,
-    connection_bytes,
-    frontend_bytes,
+    encode_connection,
+    encode_frontend,
+    encode_identities,
+    encode_target,
     handle_bytes,
-    identities,
     ordered_bytes,
-    target_bytes,
 )
 from vipwire.modes.nftables.table.pools import (
-    class_chain,
-    dealing_chain,
-    memory_set,
-    remember_chain,
-    remembered_chain,
+    build_affinity_lookup_chain,
+    build_affinity_set,
+    build_affinity_update_chain,
+    build_class_chain,
+    build_dealing_chain,
 )
 from vipwire.modes.nftables.table.skeleton import HOOKED, NODE_PORT_RANGES, RANGE_ADDRESSES, RANGE_ALLOWED, RANGES
 from vipwire.plan.plan import (
@@ -52,7 +52,7 @@ from vipwire.plan.plan import (
     Reject,
     ServicePlan,
     Target,
-    memory_of,
+    choose_memory,
     sticky_actions,
 )
 from vipwire.reconcile.backend import Rendered
@@ -60,7 +60,7 @@ from vipwire.reconcile.backend import Rendered
 Objects: TypeAlias = dict[ObjectKey, Object]
 
 
-def render(family: Family, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+def render_service(family: Family, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
     own: Objects = {}
     shared: Objects = {}
     for address in plan.cluster_ips:
@@ -80,18 +80,18 @@ class _Memories:
         self._policies: dict[str, set[TrafficPolicy]] = {}
         for frontend in plan.frontends:
             for action in sticky_actions(frontend):
-                policies = self._policies.setdefault(_owner(frontend, action), set())
+                policies = self._policies.setdefault(_name_affinity_owner(frontend, action), set())
                 policies.add(action.policy)
                 if frontend.short_circuit is not None:  # even while no endpoint on this node answers
                     policies.add(TrafficPolicy.LOCAL)
 
     def of(self, frontend: Frontend, action: Forward) -> AffinitySet:
-        owner = _owner(frontend, action)
+        owner = _name_affinity_owner(frontend, action)
         return AffinitySet(owner, action.policy is TrafficPolicy.LOCAL, len(self._policies[owner]) > 1)
 
 
-def _owner(frontend: Frontend, action: Forward) -> str:
-    owner = memory_of(frontend, action).owner
+def _name_affinity_owner(frontend: Frontend, action: Forward) -> str:
+    owner = choose_memory(frontend, action).owner
     return str(owner) if isinstance(owner, ObjectName) else f"{owner.service}/{owner.protocol.label}/{owner.port}"
 
 
@@ -112,18 +112,18 @@ class _Writer:
         self._space = Space.NODE_PORT if node_port else Space.SERVICE
         self._ips = "nodeports" if node_port else "ips"
         self._checks = "nodeports" if node_port else "services"
-        self._key = self._last = frontend_bytes(frontend.key)
+        self._key = self._last = encode_frontend(frontend.key)
         self._note = add_comment(b"", frontend.port_name)
 
     def write(self) -> None:
         own, key, frontend = self._own, self._key, self._frontend
         if frontend.short_circuit is not None:
             own[f"local-policy-{self._ips}", key] = self._note
-            self._forward(frontend.short_circuit, f"service-{self._ips}", local=False)
+            self._write_forward(frontend.short_circuit, f"service-{self._ips}", local=False)
         match frontend.action:
             case Forward():
                 local = frontend.short_circuit is not None
-                self._forward(frontend.action, f"{'local' if local else 'service'}-{self._ips}", local=local)
+                self._write_forward(frontend.action, f"{'local' if local else 'service'}-{self._ips}", local=local)
             case Reject():
                 own[f"no-endpoint-{self._checks}", key] = self._note
             case Drop():
@@ -134,58 +134,62 @@ class _Writer:
             for prefix in frontend.allowed_sources:
                 own[ranges, key + prefix.network] = IntervalElement(self._last + prefix.last, "")
 
-    def _forward(self, action: Forward, classes: str, *, local: bool) -> None:
+    def _write_forward(self, action: Forward, classes: str, *, local: bool) -> None:
         targets = action.pool
         # A single target needs no table: Maglev's would have 16,381 elements.
         if len(targets) > 1 and (action.spread != EVENLY or len(targets) > LARGEST_POOL):
-            names = [target_bytes(target) for target in targets]
+            names = [encode_target(target) for target in targets]
             targets = spread_slots(action.spread, targets, names, LARGEST_POOL)
         kind = Class(self._space, local, action.affinity_seconds is not None, action.spread.algorithm, len(targets))
         handle, objects = _build_class(self._family, kind)
         self._own[classes, self._key] = CommentedElement(handle, self._note.comment)
         self._shared.update(objects)
         if kind.algorithm is Algorithm.ROUND_ROBIN:
-            self._take_turns(kind)
+            self._write_round_robin(kind)
         self._note_hairpins(action.pool)
         self._fill_slots(kind, targets, action)
 
     def _note_hairpins(self, pool: Pool) -> None:
         protocol = self._frontend.key.protocol
         for target in pool:
-            self._shared["hairpin-connections", connection_bytes(target.address, target, protocol)] = b""
+            self._shared["hairpin-connections", encode_connection(target.address, target, protocol)] = b""
 
     def _fill_slots(self, kind: Class, targets: Pool, action: Forward) -> None:
         if action.affinity_seconds is None:
             key, own, endpoints = self._key, self._own, _ENDPOINTS[self._space]
-            for slot, target in zip(_slots(kind.first_slot, len(targets)), targets, strict=True):
-                own[endpoints, key + slot] = target_bytes(target)
+            for slot, target in zip(_encode_slot_keys(kind.first_slot, len(targets)), targets, strict=True):
+                own[endpoints, key + slot] = encode_target(target)
         else:
             slots = range(kind.first_slot, kind.first_slot + len(targets))
-            self._remember(kind, action, zip(slots, targets, strict=True), action.affinity_seconds)
+            self._write_affinity(kind, action, zip(slots, targets, strict=True), action.affinity_seconds)
 
-    def _take_turns(self, kind: Class) -> None:
+    def _write_round_robin(self, kind: Class) -> None:
         name = self._frontend.port_name
         # With the size: by a Local policy, two pools of one Service port can have the same kind of frontend.
         chain = f"{kind.chain}-{kind.size}-{name.service}/{name.protocol.label}/{name.port}"
-        self._shared[CHAIN, chain.encode()] = dealing_chain(self._family, kind)
+        self._shared[CHAIN, chain.encode()] = build_dealing_chain(self._family, kind)
         self._own[f"{kind.prefix}-turns", self._key] = Goto(chain)
 
-    def _remember(self, kind: Class, action: Forward, slots: Iterable[tuple[int, Target]], seconds: int) -> None:
+    def _write_affinity(
+        self, kind: Class, action: Forward, slots: Iterable[tuple[int, Target]], seconds: int
+    ) -> None:
         key, own, pool = self._key, self._own, kind.prefix
-        numbered = dict(zip(action.pool, identities(action.pool, by_address=action.shared_affinity), strict=True))
+        numbered = dict(
+            zip(action.pool, encode_identities(action.pool, by_address=action.shared_affinity), strict=True)
+        )
         for slot, target in slots:
             own[f"{pool}-affinity-slots", key + handle_bytes(slot)] = numbered[target]
         for target, number in numbered.items():
-            own[f"{pool}-affinity-endpoints", key + number] = target_bytes(target)
+            own[f"{pool}-affinity-endpoints", key + number] = encode_target(target)
         memory = self._memories.of(self._frontend, action)
-        remember, remembered = memory.remember_chain(pool, seconds), memory.remembered_chain(pool, seconds)
+        remember, remembered = memory.name_update_chain(pool, seconds), memory.name_lookup_chain(pool, seconds)
         own[f"{pool}-affinity-remember", key] = Goto(remember)
         own[f"{pool}-affinity-remembered", key] = Goto(remembered)
         shared, family = self._shared, self._family
-        shared[CHAIN, remember.encode()] = remember_chain(family, kind.space, pool, seconds, memory)
-        shared[CHAIN, remembered.encode()] = remembered_chain(family, pool, seconds, memory)
+        shared[CHAIN, remember.encode()] = build_affinity_update_chain(family, kind.space, pool, seconds, memory)
+        shared[CHAIN, remembered.encode()] = build_affinity_lookup_chain(family, pool, seconds, memory)
         for name in (memory.map, memory.other_policy_map) if memory.both else (memory.map,):
-            shared[SET, name.encode()] = memory_set(family, name)
+            shared[SET, name.encode()] = build_affinity_set(family, name)
 
 
 class _RangeWriter(_Writer):
@@ -198,7 +202,7 @@ class _RangeWriter(_Writer):
         self._wide, self._widened = wide, own
         self._space, self._ips, self._checks = Space.RANGE, "ranges", "ranges"
         first = FrontendKey(wide.key.address, wide.key.protocol, wide.key.first)
-        self._key, self._last = frontend_bytes(first), frontend_bytes(first._replace(port=wide.key.last))
+        self._key, self._last = encode_frontend(first), encode_frontend(first._replace(port=wide.key.last))
 
     def write(self) -> None:
         super().write()
@@ -224,7 +228,7 @@ class _RangeWriter(_Writer):
             if self._wide.keeps_port(target):
                 self._own[RANGE_ADDRESSES, key] = target.address
             else:
-                self._own["range-endpoints", key] = target_bytes(target)
+                self._own["range-endpoints", key] = encode_target(target)
 
     def _note_hairpins(self, pool: Pool) -> None:
         protocol = bytes((self._frontend.key.protocol, 0, 0, 0))
@@ -232,17 +236,20 @@ class _RangeWriter(_Writer):
             self._shared["hairpin-pods", target.address * 2 + protocol] = b""
 
 
-def _slots(first: int, count: int) -> Iterable[bytes]:
+def _encode_slot_keys(first: int, count: int) -> Iterable[bytes]:
     """Pack slot numbers; those of usual pools come from a cache."""
-    return _few_slots(first, count) if count <= _FEW else map(handle_bytes, range(first, first + count))
+    return _encode_cached_slot_keys(first, count) if count <= _FEW else map(handle_bytes, range(first, first + count))
 
 
 @lru_cache(maxsize=2 * _FEW)
-def _few_slots(first: int, count: int) -> tuple[bytes, ...]:
+def _encode_cached_slot_keys(first: int, count: int) -> tuple[bytes, ...]:
     return tuple(map(handle_bytes, range(first, first + count)))
 
 
 @lru_cache(maxsize=4096)
 def _build_class(family: Family, kind: Class) -> tuple[bytes, tuple[tuple[ObjectKey, Object], ...]]:
     handle = kind.handle
-    return handle, (((CHAIN, kind.chain.encode()), class_chain(family, kind)), (("spread", handle), Goto(kind.chain)))
+    return handle, (
+        ((CHAIN, kind.chain.encode()), build_class_chain(family, kind)),
+        (("spread", handle), Goto(kind.chain)),
+    )

@@ -18,7 +18,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 from vipwire.linux.netlink.nftables import encode
-from vipwire.linux.netlink.nftables.elements import element, plain_elements
+from vipwire.linux.netlink.nftables.elements import encode_element_attributes, plain_elements
 from vipwire.linux.netlink.nftables.encode import Operation
 from vipwire.linux.netlink.nftables.flowtables import delete_flowtable, new_flowtable
 from vipwire.linux.netlink.nftables.wire import Code
@@ -37,7 +37,7 @@ from vipwire.modes.nftables.table.names import (
     Object,
     ObjectKey,
 )
-from vipwire.modes.nftables.table.skeleton import compiled
+from vipwire.modes.nftables.table.skeleton import compile_cached
 from vipwire.reconcile.delta import Delta
 
 COMMENT = "vipwire: Kubernetes Services; every change by hand is undone"
@@ -76,68 +76,68 @@ class DescribedOperation(NamedTuple):
     words: str
 
 
-def steps(
+def build_operations(
     family: Family, delta: Delta[ObjectKey, Object], *, recreate: bool = False, sizes: Mapping[str, int] = NO_SIZES
 ) -> list[DescribedOperation]:
     """Write a difference. `recreate`: delete the table and write all of `delta`, which must only add.
 
     `sizes` are those of the hashes among the sets of `delta`; other sets have the size of their declarations.
     """
-    return list(_steps(family, delta, sizes, recreate=recreate))
+    return list(_order_operations(family, delta, sizes, recreate=recreate))
 
 
-def replacing_sets(
+def replace_sets(
     family: Family, sets: Iterable[SetSpec], elements: Mapping[ObjectKey, Object], chains: Mapping[str, Chain]
 ) -> list[DescribedOperation]:
     """Make sets with elements anew, in one transaction. `chains` are all whose rules refer to the sets."""
-    groups = _group(elements.items())
+    groups = _group_objects(elements.items())
     replaced = [_flush_chain(family, name) for name in chains]
     for spec in sets:
         replaced += _delete_set(family, spec.name), _new_set(family, spec)
         group = groups.get(spec.name)
-        replaced += _elements(family, {spec.name: group}, adding=True) if group else ()
+        replaced += _build_element_operations(family, {spec.name: group}, adding=True) if group else ()
     for name, chain in chains.items():
         replaced += _new_rules(family, name, chain)
     return replaced
 
 
-def _steps(
+def _order_operations(
     family: Family, delta: Delta[ObjectKey, Object], sizes: Mapping[str, int], *, recreate: bool
 ) -> Iterator[DescribedOperation]:
     if recreate:  # the table may be absent, and deleting an absent one is refused
         yield DescribedOperation(encode.new_table(family, TABLE), "add table")
         yield DescribedOperation(encode.delete_table(family, TABLE), "delete table")
-    added, removed, coming, going = _sides(delta)
+    added, removed, coming, going = _group_sides(delta)
     if recreate or SET in added:
         yield DescribedOperation(encode.new_table(family, TABLE, COMMENT), "add table")
     if added:
-        yield from _declarations(family, added, sizes)
+        yield from _declare_objects(family, added, sizes)
     yield from _new_hooks(family, going, coming)
     for key, value in removed.get(SET, ()):
         if isinstance(value, SetSpec) and not value.key:  # of another layout: vipwire has not read its elements
             yield DescribedOperation(encode.flush_set(family, TABLE, key.decode()), f"flush set {key.decode()}")
-    yield from _elements(family, going, adding=False)
-    for name, _ in _chains(going) if CHAIN in going else ():
+    yield from _build_element_operations(family, going, adding=False)
+    for name, _ in _list_chains(going) if CHAIN in going else ():
         yield _flush_chain(family, name)
-    for name, chain in _chains(coming) if CHAIN in coming else ():
+    for name, chain in _list_chains(coming) if CHAIN in coming else ():
         yield from _new_rules(family, name, chain)
-    yield from _elements(family, coming, adding=True)
+    yield from _build_element_operations(family, coming, adding=True)
     if removed:
-        yield from _removals(family, removed)
+        yield from _remove_objects(family, removed)
 
 
-def _sides(delta: Delta[ObjectKey, Object]) -> tuple[_Groups, _Groups, _Groups, _Groups]:
+def _group_sides(delta: Delta[ObjectKey, Object]) -> tuple[_Groups, _Groups, _Groups, _Groups]:
     """Group the additions and the removals; a change is both."""
-    added = _group(delta.added.items()) if delta.added else {}
-    removed = _group(delta.removed.items()) if delta.removed else {}
+    added = _group_objects(delta.added.items()) if delta.added else {}
+    removed = _group_objects(delta.removed.items()) if delta.removed else {}
     if not delta.changed:
         return added, removed, added, removed
-    coming = _group([*delta.added.items(), *((key, new) for key, (_, new) in delta.changed.items())])
-    going = _group([*delta.removed.items(), *((key, old) for key, (old, _) in delta.changed.items())])
+    coming = _group_objects([*delta.added.items(), *((key, new) for key, (_, new) in delta.changed.items())])
+    going = _group_objects([*delta.removed.items(), *((key, old) for key, (old, _) in delta.changed.items())])
     return added, removed, coming, going
 
 
-def _group(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
+def _group_objects(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
     """Group the objects of one message: a set's elements; the chains; the sets; the flowtables."""
     groups: _Groups = {}
     for (name, key), value in objects:
@@ -148,7 +148,7 @@ def _group(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
     return groups
 
 
-def _declarations(family: Family, added: _Groups, sizes: Mapping[str, int]) -> Iterator[DescribedOperation]:
+def _declare_objects(family: Family, added: _Groups, sizes: Mapping[str, int]) -> Iterator[DescribedOperation]:
     for _, value in added.get(SET, ()):
         if isinstance(value, SetSpec):
             yield _new_set(family, replace(value, size=sizes[value.name]) if value.name in sizes else value)
@@ -157,25 +157,25 @@ def _declarations(family: Family, added: _Groups, sizes: Mapping[str, int]) -> I
             name = key.decode()
             operation = new_flowtable(family, TABLE, name, value.priority, value.flags)
             yield DescribedOperation(operation, f"add flowtable {name}")
-    for name, chain in _chains(added):
-        yield DescribedOperation(encode.new_chain(family, TABLE, name, _hook(chain)), f"add chain {name}")
+    for name, chain in _list_chains(added):
+        yield DescribedOperation(encode.new_chain(family, TABLE, name, _encode_hook(chain)), f"add chain {name}")
 
 
-def _hook(chain: Chain) -> encode.NetfilterHook | None:
+def _encode_hook(chain: Chain) -> encode.NetfilterHook | None:
     hook = chain.hook
     return None if hook is None else encode.NetfilterHook(hook.type, encode.HOOKS[hook.hook], hook.priority)
 
 
 def _new_hooks(family: Family, going: _Groups, coming: _Groups) -> Iterator[DescribedOperation]:
-    before = dict(_chains(going)) if CHAIN in going else {}
-    for name, chain in _chains(coming) if before else ():
+    before = dict(_list_chains(going)) if CHAIN in going else {}
+    for name, chain in _list_chains(coming) if before else ():
         if name in before and before[name].hook != chain.hook:
             yield DescribedOperation(encode.delete_chain(family, TABLE, name), f"delete chain {name}")
-            yield DescribedOperation(encode.new_chain(family, TABLE, name, _hook(chain)), f"add chain {name}")
+            yield DescribedOperation(encode.new_chain(family, TABLE, name, _encode_hook(chain)), f"add chain {name}")
 
 
-def _removals(family: Family, removed: _Groups) -> Iterator[DescribedOperation]:
-    for name, _ in _chains(removed):
+def _remove_objects(family: Family, removed: _Groups) -> Iterator[DescribedOperation]:
+    for name, _ in _list_chains(removed):
         yield DescribedOperation(encode.delete_chain(family, TABLE, name), f"delete chain {name}")
     for key, _ in removed.get(FLOWTABLE, ()):
         name = key.decode()
@@ -199,19 +199,19 @@ def _flush_chain(family: Family, name: str) -> DescribedOperation:
 
 def _new_rules(family: Family, name: str, chain: Chain) -> Iterator[DescribedOperation]:
     for rule in chain.rules:
-        operation = encode.new_rule(family, TABLE, name, compiled(rule, family))
+        operation = encode.new_rule(family, TABLE, name, compile_cached(rule, family))
         yield DescribedOperation(operation, f"add rule {name} {rule}")
 
 
-def _chains(groups: _Groups) -> Iterator[tuple[str, Chain]]:
+def _list_chains(groups: _Groups) -> Iterator[tuple[str, Chain]]:
     return ((key.decode(), value) for key, value in groups.get(CHAIN, ()) if isinstance(value, Chain))
 
 
-def _elements(family: Family, groups: _Groups, *, adding: bool) -> Iterator[DescribedOperation]:
+def _build_element_operations(family: Family, groups: _Groups, *, adding: bool) -> Iterator[DescribedOperation]:
     make, verb = (encode.new_elements, "add") if adding else (encode.delete_elements, "delete")
     for name in [name for name in groups if name not in (CHAIN, SET, FLOWTABLE)]:
         for part in groups.pop(name).parts():  # pop: a first sync does not hold all of them twice at its end
-            blobs = _encode_elements(part) if adding else [_write_key(key, value) for key, value in part]
+            blobs = _encode_elements(part) if adding else [_encode_key(key, value) for key, value in part]
             for operation in make(family, TABLE, name, blobs):
                 yield DescribedOperation(operation, f"{verb} elements of {name}")
 
@@ -220,26 +220,30 @@ def _encode_elements(group: _Group) -> list[bytes]:
     """Encode one set's elements; the endpoints, the most numerous, in one go."""
     if _are_plain(group.values):
         return plain_elements(group.keys, group.values)
-    return [_element(key, value) for key, value in group]
+    return [_encode_value(key, value) for key, value in group]
 
 
 def _are_plain(values: list[Object]) -> TypeGuard[list[bytes]]:
     return set(map(type, values)) == {bytes}
 
 
-def _element(key: bytes, value: Object) -> bytes:
+def _encode_value(key: bytes, value: Object) -> bytes:
     match value:
         case bytes():
-            return element(key, value)
+            return encode_element_attributes(key, value)
         case CommentedElement(data, comment):
-            return element(key, data, comment=comment)
+            return encode_element_attributes(key, data, comment=comment)
         case IntervalElement(last, comment, data, chain):
             verdict = (Code.GOTO, chain) if chain else None
-            return element(key, data or None, verdict=verdict, key_end=last, comment=comment)
+            return encode_element_attributes(key, data or None, verdict=verdict, key_end=last, comment=comment)
         case names.Goto(chain):
-            return element(key, verdict=(Code.GOTO, chain))
+            return encode_element_attributes(key, verdict=(Code.GOTO, chain))
     raise TypeError(f"{type(value).__name__} is no element")
 
 
-def _write_key(key: bytes, value: Object) -> bytes:
-    return element(key, key_end=value.last) if isinstance(value, IntervalElement) else element(key)
+def _encode_key(key: bytes, value: Object) -> bytes:
+    return (
+        encode_element_attributes(key, key_end=value.last)
+        if isinstance(value, IntervalElement)
+        else encode_element_attributes(key)
+    )

@@ -23,11 +23,11 @@ from vipwire.model.net import Family, Protocol
 from vipwire.modes.nftables.language import SetSpec, compile_rule
 from vipwire.modes.nftables.table.counts import (
     COUNT_CONNECTION,
-    connection_chains,
-    counting_sets,
-    refusal,
-    refused_set,
-    traffic_chains,
+    build_connection_chains,
+    build_refusal_chain,
+    build_traffic_chains,
+    list_counting_sets,
+    name_refused_set,
 )
 from vipwire.modes.nftables.table.fastpath import fastpath_objects
 from vipwire.modes.nftables.table.names import CHAIN, DSTNAT, SET, SRCNAT, Chain, Hook, Object, ObjectKey, Space
@@ -96,7 +96,7 @@ class Words:
         return " . ".join(self.client)
 
 
-def sets(family: Family) -> Iterator[SetSpec]:
+def declare_sets(family: Family) -> Iterator[SetSpec]:
     words = Words(family)
     service, node_port = words.frontend[Space.SERVICE], words.frontend[Space.NODE_PORT]
     handle = ("meta priority",)
@@ -123,11 +123,11 @@ def sets(family: Family) -> Iterator[SetSpec]:
     yield SetSpec(NODE_PORT_RANGES, (*node_port, f"{words.ip} saddr"), flags=frozenset({"interval"}))
     yield SetSpec(RANGES, (*service, f"{words.ip} saddr"), flags=frozenset({"interval"}))
     yield SetSpec("hairpin-connections", words.client)
-    yield from _range_sets(words)
-    yield from counting_sets(family)
+    yield from _declare_range_sets(words)
+    yield from list_counting_sets(family)
 
 
-def _range_sets(words: Words) -> Iterator[SetSpec]:
+def _declare_range_sets(words: Words) -> Iterator[SetSpec]:
     """Declare the interval sets of port ranges.
 
     Each set has one element for a range; its key is the first port. A slot in a key is in network order, because
@@ -150,89 +150,95 @@ def _range_sets(words: Words) -> Iterator[SetSpec]:
 def node_objects(
     node: NodePlan, counters: CounterLevel = CounterLevel.CONNECTIONS, offload_after: int = 0
 ) -> dict[ObjectKey, Object]:
-    objects: dict[ObjectKey, Object] = {(SET, spec.name.encode()): spec for spec in sets(node.family)}
-    objects.update(((CHAIN, name.encode()), chain) for name, chain in _chains(node, counters))
+    objects: dict[ObjectKey, Object] = {(SET, spec.name.encode()): spec for spec in declare_sets(node.family)}
+    objects.update(((CHAIN, name.encode()), chain) for name, chain in _build_chains(node, counters))
     objects.update(fastpath_objects(offload_after))
     return objects
 
 
-def _chains(node: NodePlan, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
+def _build_chains(node: NodePlan, counters: CounterLevel) -> Iterator[tuple[str, Chain]]:
     words = Words(node.family)
     service, node_port = words.key(Space.SERVICE), words.key(Space.NODE_PORT)
-    yield from _filters(node, words)
+    yield from _build_filter_chains(node, words)
     for reason in Refusal:
-        yield refusal(node.family, reason, counters)
-    yield from connection_chains(node.family, counters)
-    yield from traffic_chains(node.family, counters)
+        yield build_refusal_chain(node.family, reason, counters)
+    yield from build_connection_chains(node.family, counters)
+    yield from build_traffic_chains(node.family, counters)
     for hook in ("prerouting", "output"):
         yield f"nat-{hook}", Chain(("jump services",), Hook("nat", hook, DSTNAT))
     count = (COUNT_CONNECTION,) if counters else ()
     yield "nat-postrouting", Chain((*count, "jump masquerading"), Hook("nat", "postrouting", SRCNAT))
     yield "masquerading", Chain(_masquerading_rules(node, words))
-    yield "services", Chain(_services(node, words))
+    yield "services", Chain(_write_services(node, words))
     yield "nodeports", Chain((f"meta priority set {node_port} map @service-nodeports goto service-nodeport",))
     to_cluster_ip = f"{words.ip} daddr @cluster-ips goto cluster-ip"
     to_local = f"{service} @local-policy-ips goto local-policy-ip"
-    yield "service-ip", Chain((to_cluster_ip, to_local, *_marked_choice(node)))
+    yield "service-ip", Chain((to_cluster_ip, to_local, *_write_marked_choice(node)))
     yield "cluster-ip", Chain((*_masquerade_cluster_ip(node, words), _CHOOSE))
     to_local = f"{node_port} @local-policy-nodeports goto local-policy-nodeport"
-    yield "service-nodeport", Chain((to_local, *_marked_choice(node)))
+    yield "service-nodeport", Chain((to_local, *_write_marked_choice(node)))
     for name, space, ips in (("ip", Space.SERVICE, "ips"), ("nodeport", Space.NODE_PORT, "nodeports")):
-        yield f"local-policy-{name}", Chain(_local_policy(node, words, space, ips))
+        yield f"local-policy-{name}", Chain(_write_local_policy(node, words, space, ips))
     for space in (Space.SERVICE, Space.NODE_PORT):
-        yield from _targets(words, space)
-    yield from _ranges(node, words)
+        yield from _build_target_chains(words, space)
+    yield from _build_range_chains(node, words)
 
 
-def _filters(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
+def _build_filter_chains(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
     for hook in ("prerouting", "output"):
         yield f"filter-{hook}-pre-dnat", Chain(("ct state new jump firewall-check",), Hook("filter", hook, -110))
-    yield "firewall-check", Chain(_firewall(node, words))
+    yield "firewall-check", Chain(_write_firewall(node, words))
     check = ("ct state new jump service-endpoints-check", "ct state new jump cluster-ips-check")
     # A local process's packet keeps its priority: the class handle must not reach a queueing discipline.
     reset = "ct state new ct status dnat meta priority set none"
     yield "filter-input", Chain(("ct state new jump nodeport-endpoints-check", check[0]), Hook("filter", "input", 0))
     yield "filter-forward", Chain(check, Hook("filter", "forward", 0))
     yield "filter-output", Chain((reset, *check), Hook("filter", "output", 0))
-    yield "service-endpoints-check", Chain((_TRANSLATED, *_refuse(words.key(Space.SERVICE), "services")))
-    here = [f"{where} {words.key(Space.NODE_PORT)}" for where in _node_port_addresses(node, words)]
-    refused = (rule for key in here for rule in _refuse(key, "nodeports"))
+    yield (
+        "service-endpoints-check",
+        Chain((_TRANSLATED, *_refuse_without_endpoints(words.key(Space.SERVICE), "services"))),
+    )
+    here = [f"{where} {words.key(Space.NODE_PORT)}" for where in _write_node_port_addresses(node, words)]
+    refused = (rule for key in here for rule in _refuse_without_endpoints(key, "nodeports"))
     yield "nodeport-endpoints-check", Chain((_TRANSLATED, *refused))
-    no_port, free = refused_set(Refusal.UNDEFINED_PORT), refused_set(Refusal.UNALLOCATED_CLUSTER_IP)
+    no_port, free = name_refused_set(Refusal.UNDEFINED_PORT), name_refused_set(Refusal.UNALLOCATED_CLUSTER_IP)
     unallocated = (f"{words.ip} daddr {prefix} counter goto {free}" for prefix in node.service_cidrs)
     yield "cluster-ips-check", Chain((f"{words.ip} daddr @cluster-ips counter goto {no_port}", *unallocated))
     # A reset reaches a client inside connect(); Linux ignores an ICMP error at that point.
     yield "reject-chain", Chain(("meta l4proto tcp reject with tcp reset", "reject"))
 
 
-def _refuse(key: str, endpoints: str) -> tuple[str, str]:
+def _refuse_without_endpoints(key: str, endpoints: str) -> tuple[str, str]:
     """Reject packets to Services without endpoints; drop them if only this node has none."""
     return (
-        f"{key} @no-endpoint-{endpoints} counter goto {refused_set(Refusal.NO_ENDPOINTS)}",
-        f"{key} @no-local-endpoint-{endpoints} counter goto {refused_set(Refusal.NO_LOCAL_ENDPOINTS)}",
+        f"{key} @no-endpoint-{endpoints} counter goto {name_refused_set(Refusal.NO_ENDPOINTS)}",
+        f"{key} @no-local-endpoint-{endpoints} counter goto {name_refused_set(Refusal.NO_LOCAL_ENDPOINTS)}",
     )
 
 
-def _firewall(node: NodePlan, words: Words) -> tuple[str, ...]:
+def _write_firewall(node: NodePlan, words: Words) -> tuple[str, ...]:
     service, node_port = words.key(Space.SERVICE), words.key(Space.NODE_PORT)
     source = f"{words.ip} saddr"
-    at_service, at_node_port = refused_set(Refusal.SOURCE_RANGE), refused_set(Refusal.NODE_PORT_SOURCE_RANGE)
+    at_service, at_node_port = (
+        name_refused_set(Refusal.SOURCE_RANGE),
+        name_refused_set(Refusal.NODE_PORT_SOURCE_RANGE),
+    )
     denied = (
         f"{node_port} @firewall-nodeports {node_port} . {source} != @{NODE_PORT_RANGES} counter goto {at_node_port}"
     )
     return (
         _TRANSLATED,
         f"{service} @firewall-ips {service} . {source} != @{RANGES} counter goto {at_service}",
-        *(f"{here} {denied}" for here in _node_port_addresses(node, words)),
+        *(f"{here} {denied}" for here in _write_node_port_addresses(node, words)),
     )
 
 
-def _mark(node: NodePlan) -> str:
+def _write_mark(node: NodePlan) -> str:
     return f"meta mark set meta mark or {node.masquerade_mark:#x}"
 
 
-def _marked_choice(node: NodePlan) -> tuple[str, str]:
-    return _mark(node), _CHOOSE
+def _write_marked_choice(node: NodePlan) -> tuple[str, str]:
+    return _write_mark(node), _CHOOSE
 
 
 def _masquerading_rules(node: NodePlan, words: Words) -> tuple[str, ...]:
@@ -243,14 +249,14 @@ def _masquerading_rules(node: NodePlan, words: Words) -> tuple[str, ...]:
     )
 
 
-def _services(node: NodePlan, words: Words) -> tuple[str, ...]:
+def _write_services(node: NodePlan, words: Words) -> tuple[str, ...]:
     return (
         f"meta priority set {words.key(Space.SERVICE)} map @service-ips goto service-ip",
-        *(f"{here} goto nodeports" for here in _node_port_addresses(node, words)),
+        *(f"{here} goto nodeports" for here in _write_node_port_addresses(node, words)),
     )
 
 
-def _node_port_addresses(node: NodePlan, words: Words) -> tuple[str, ...]:
+def _write_node_port_addresses(node: NodePlan, words: Words) -> tuple[str, ...]:
     """Match packets to an address of this node that serves node ports, never loopback."""
     loopback = "127.0.0.0/8" if words.ip == "ip" else "::1"
     anywhere = f"{words.ip} daddr != {loopback} fib daddr type local"
@@ -260,7 +266,7 @@ def _node_port_addresses(node: NodePlan, words: Words) -> tuple[str, ...]:
     )
 
 
-def _pods(node: NodePlan, words: Words) -> tuple[str, ...]:
+def _write_pods(node: NodePlan, words: Words) -> tuple[str, ...]:
     """Match Pods, one alternative each; empty if vipwire cannot tell Pods."""
     match node.pod_traffic:
         case PodPrefixes(prefixes):
@@ -275,28 +281,28 @@ def _pods(node: NodePlan, words: Words) -> tuple[str, ...]:
 def _masquerade_cluster_ip(node: NodePlan, words: Words) -> tuple[str, ...]:
     """Mark packets to a ClusterIP: all, those from no Pod, or none."""
     if node.masquerade_all:
-        return (_mark(node),)
+        return (_write_mark(node),)
     match node.pod_traffic:
         case PodPrefixes(prefixes):
-            return (" ".join([*(f"{words.ip} saddr != {prefix}" for prefix in prefixes), _mark(node)]),)
+            return (" ".join([*(f"{words.ip} saddr != {prefix}" for prefix in prefixes), _write_mark(node)]),)
         case PodBridge(interface):
-            return (f'iifname != "{interface}" {_mark(node)}',)
+            return (f'iifname != "{interface}" {_write_mark(node)}',)
         case PodInterfaces(prefix):
-            return (f'iifname != "{prefix}*" {_mark(node)}',)
+            return (f'iifname != "{prefix}*" {_write_mark(node)}',)
     return ()
 
 
-def _local_policy(node: NodePlan, words: Words, space: Space, ips: str) -> tuple[str, ...]:
+def _write_local_policy(node: NodePlan, words: Words, space: Space, ips: str) -> tuple[str, ...]:
     """Write `externalTrafficPolicy: Local`: clients on this node reach all endpoints, others those on this node."""
     return (
-        *(f"{pod} meta priority vmap @spread" for pod in _pods(node, words)),
-        f"fib saddr type local {_mark(node)}",
+        *(f"{pod} meta priority vmap @spread" for pod in _write_pods(node, words)),
+        f"fib saddr type local {_write_mark(node)}",
         "fib saddr type local meta priority vmap @spread",
         f"meta priority set {words.key(space)} map @local-{ips} meta priority vmap @spread",
     )
 
 
-def _targets(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
+def _build_target_chains(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
     """Translate to the target of a slot, or to a client's remembered target, and remember it.
 
     These look-ups stand here and not in the chains of classes, which come and go: binding a rule to a map makes the
@@ -311,29 +317,29 @@ def _targets(words: Words, space: Space) -> Iterator[tuple[str, Chain]]:
         yield f"{pool}-remember", Chain((f"{key} vmap @{pool}-affinity-remember",))
 
 
-def _ranges(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
+def _build_range_chains(node: NodePlan, words: Words) -> Iterator[tuple[str, Chain]]:
     """Serve port ranges; see `HOOKED`. While no Service has one, no rule leads here."""
     key = words.key(Space.RANGE)
     yield "ranges", Chain((f"meta priority set {key} map @service-ranges goto range-ip",))
     to_local = f"{key} @local-policy-ranges goto local-policy-range"
     cluster_ip = f"{words.ip} daddr @cluster-ips goto cluster-ip"
-    yield "range-ip", Chain((cluster_ip, to_local, *_marked_choice(node)))
-    yield "local-policy-range", Chain(_local_policy(node, words, Space.RANGE, "ranges"))
+    yield "range-ip", Chain((cluster_ip, to_local, *_write_marked_choice(node)))
+    yield "local-policy-range", Chain(_write_local_policy(node, words, Space.RANGE, "ranges"))
     # One for each protocol: nft needs the protocol to load the port.
     dnat = f"dnat {words.ip} to {key} . meta priority map"
     by_port = (f"meta l4proto {protocol.label} {dnat} @range-endpoints" for protocol in Protocol)
     yield "range-dnat", Chain((*by_port, f"{dnat} @{RANGE_ADDRESSES}"))
-    yield "ranges-check", Chain((_TRANSLATED, *_refuse(key, "ranges")))
+    yield "ranges-check", Chain((_TRANSLATED, *_refuse_without_endpoints(key, "ranges")))
     denied = f"{key} @firewall-ranges {key} . {words.ip} saddr != @{RANGE_ALLOWED}"
-    yield "ranges-firewall", Chain((_TRANSLATED, f"{denied} counter goto {refused_set(Refusal.SOURCE_RANGE)}"))
+    yield "ranges-firewall", Chain((_TRANSLATED, f"{denied} counter goto {name_refused_set(Refusal.SOURCE_RANGE)}"))
     to_itself = f"ct status dnat {words.ip} saddr . {words.ip} daddr . meta l4proto @hairpin-pods"
     yield "ranges-hairpin", Chain((f"{to_itself} masquerade fully-random",))
 
 
 @lru_cache(maxsize=1024)  # a start tries them, compares the kernel's with them, and writes them
-def compiled(rule: str, family: Family) -> bytes:
+def compile_cached(rule: str, family: Family) -> bytes:
     return compile_rule(rule, family, _INTERVALS, _ADDRESSES)
 
 
-_INTERVALS = frozenset(spec.name for spec in sets(Family.IPV4) if "interval" in spec.flags)
+_INTERVALS = frozenset(spec.name for spec in declare_sets(Family.IPV4) if "interval" in spec.flags)
 _ADDRESSES = frozenset({RANGE_ADDRESSES})

@@ -20,7 +20,7 @@ from vipwire.modes.nftables.table.names import (
     Object,
     ObjectKey,
 )
-from vipwire.modes.nftables.table.skeleton import sets
+from vipwire.modes.nftables.table.skeleton import declare_sets
 from vipwire.reconcile.delta import Delta
 
 
@@ -29,47 +29,47 @@ def table_name(family: Family, name: str = TABLE) -> str:
     return f"{'ip' if family is Family.IPV4 else 'ip6'} {name}"
 
 
-def script(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
+def write_script(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
     """Write a difference as nft commands, removals first."""
     table = table_name(family)
     yield f"add table {table}"
     for key, old in delta.removed.items():
-        yield _command("delete", table, family, key, old)
+        yield _write_command("delete", table, family, key, old)
     for key, (old, new) in delta.changed.items():
         if isinstance(new, Chain) and isinstance(old, Chain):
             name = f"{table} {key[1].decode()}"
             yield f"flush chain {name}"
             if old.hook != new.hook:
-                yield f"delete chain {name}\nadd chain {name}{_hook(new)}"
+                yield f"delete chain {name}\nadd chain {name}{_write_hook(new)}"
         else:
-            yield _command("delete", table, family, key, old)
-        yield _command("add", table, family, key, new)
-    declared = sorted(delta.added.items(), key=lambda item: _order(item[1]))
+            yield _write_command("delete", table, family, key, old)
+        yield _write_command("add", table, family, key, new)
+    declared = sorted(delta.added.items(), key=lambda item: _rank_value(item[1]))
     for key, new in declared:
         if isinstance(new, Chain):
-            yield f"add chain {table} {key[1].decode()}{_hook(new)}"
+            yield f"add chain {table} {key[1].decode()}{_write_hook(new)}"
     for key, new in declared:
-        yield _command("add", table, family, key, new)
+        yield _write_command("add", table, family, key, new)
 
 
-def describe(family: Family, key: ObjectKey) -> str:
+def describe_key(family: Family, key: ObjectKey) -> str:
     """Name one object: `chain services`, `element service-ips 10.96.0.1 . tcp . 80`."""
     name, rest = key
     if name in (CHAIN, SET, FLOWTABLE):
         return f"{name}{rest.decode()}"
-    return f"element {name} {_key_text(family, name, rest)}"
+    return f"element {name} {_write_key(family, name, rest)}"
 
 
-def _order(value: Object) -> int:
+def _rank_value(value: Object) -> int:
     return 0 if isinstance(value, SetSpec | FlowtableSpec) else 2 if isinstance(value, Chain) else 1
 
 
-def _hook(chain: Chain) -> str:
+def _write_hook(chain: Chain) -> str:
     hook = chain.hook
     return f" {{ type {hook.type} hook {hook.hook} priority {hook.priority}; }}" if hook else ""
 
 
-def _command(verb: str, table: str, family: Family, key: ObjectKey, value: Object) -> str:
+def _write_command(verb: str, table: str, family: Family, key: ObjectKey, value: Object) -> str:
     name, rest = key
     match value:
         case Chain(rules):
@@ -81,11 +81,11 @@ def _command(verb: str, table: str, family: Family, key: ObjectKey, value: Objec
             return f"{verb} flowtable {table} {rest.decode()}{hook if verb == 'add' else ''}"
         case SetSpec():
             kind = "set" if value.data is None else "map"
-            return f"{verb} {kind} {table} {rest.decode()}" + (_declaration(value) if verb == "add" else "")
-    return f"{verb} element {table} {name} {{ {element_text(family, key, value)} }}"
+            return f"{verb} {kind} {table} {rest.decode()}" + (_write_declaration(value) if verb == "add" else "")
+    return f"{verb} element {table} {name} {{ {write_element(family, key, value)} }}"
 
 
-def _declaration(spec: SetSpec) -> str:
+def _write_declaration(spec: SetSpec) -> str:
     data = "" if spec.data is None else " : " + (spec.data if spec.data == "verdict" else " . ".join(spec.data))
     how = "type" if is_type(spec.key[0]) else "typeof"
     more = (
@@ -98,46 +98,46 @@ def _declaration(spec: SetSpec) -> str:
     return f" {{ {how} {' . '.join(spec.key)}{data};{''.join(more)} }}"
 
 
-def element_text(family: Family, key: ObjectKey, value: Object) -> str:
+def write_element(family: Family, key: ObjectKey, value: Object) -> str:
     """Write one element as nft lists it: `10.96.0.1 . tcp . 80 comment "default/web" : 1:a`."""
     name, rest = key
-    text = _key_text(family, name, rest)
-    spec = _specs(family).get(name)
+    text = _write_key(family, name, rest)
+    spec = _map_specs_by_name(family).get(name)
     match value:
         case IntervalElement(last, comment, data, chain):
-            text = f"{_range_text(family, name, rest, last)}{_comment(comment)}"
+            text = f"{_write_range(family, name, rest, last)}{_write_comment(comment)}"
             if chain:
                 return f"{text} : goto {chain}"
         case Goto(chain):
             return f"{text} : goto {chain}"
         case CommentedElement(data, comment):
-            text += _comment(comment)
+            text += _write_comment(comment)
         case bytes(data):
             pass
         case _:
             return text
     if not data or spec is None or spec.data is None:
         return text
-    return f"{text} : {' . '.join(_parts(tuple(spec.data), data))}"
+    return f"{text} : {' . '.join(_write_parts(tuple(spec.data), data))}"
 
 
-def _comment(comment: str) -> str:
+def _write_comment(comment: str) -> str:
     return f' comment "{comment}"' if comment else ""
 
 
 @lru_cache(maxsize=2)
-def _specs(family: Family) -> dict[str, SetSpec]:
-    return {spec.name: spec for spec in sets(family)}
+def _map_specs_by_name(family: Family) -> dict[str, SetSpec]:
+    return {spec.name: spec for spec in declare_sets(family)}
 
 
-def _key_text(family: Family, name: str, key: bytes) -> str:
-    spec = _specs(family).get(name)
-    return " . ".join(_parts(spec.key, key, ordered="interval" in spec.flags)) if spec else key.hex()
+def _write_key(family: Family, name: str, key: bytes) -> str:
+    spec = _map_specs_by_name(family).get(name)
+    return " . ".join(_write_parts(spec.key, key, ordered="interval" in spec.flags)) if spec else key.hex()
 
 
-def _range_text(family: Family, name: str, first: bytes, last: bytes) -> str:
-    spec = _specs(family)[name]
-    low, high = (list(_parts(spec.key, key, ordered=True)) for key in (first, last))
+def _write_range(family: Family, name: str, first: bytes, last: bytes) -> str:
+    spec = _map_specs_by_name(family)[name]
+    low, high = (list(_write_parts(spec.key, key, ordered=True)) for key in (first, last))
     for at, (from_, to) in enumerate(zip(low, high, strict=True)):
         if from_ != to:
             low[at] = f"{from_}-{to}"
@@ -148,7 +148,7 @@ def _range_text(family: Family, name: str, first: bytes, last: bytes) -> str:
     return " . ".join(low)
 
 
-def _parts(expressions: tuple[str, ...], data: bytes, *, ordered: bool = False) -> Iterator[str]:
+def _write_parts(expressions: tuple[str, ...], data: bytes, *, ordered: bool = False) -> Iterator[str]:
     at = 0
     for expression in expressions:
         if expression.endswith("addr"):

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Final, NamedTuple
 
-from vipwire.linux.netlink.message import attribute, string, u32be
+from vipwire.linux.netlink.message import encode_attribute, encode_string, encode_u32be
 from vipwire.linux.netlink.nftables import expressions as nft
 from vipwire.linux.netlink.nftables.elements import VerdictData
 from vipwire.linux.netlink.nftables.wire import Code
 from vipwire.model.net import Family
-from vipwire.modes.xtables.binary.matches import mark, match, ports
-from vipwire.modes.xtables.binary.targets import TARGETS, dnat, target
-from vipwire.modes.xtables.binary.words import Extension, Range, RuleHead, UnknownRuleError, address_of, head
+from vipwire.modes.xtables.binary.matches import encode_match, parse_mark, parse_ports
+from vipwire.modes.xtables.binary.targets import TARGETS, encode_dnat, encode_target
+from vipwire.modes.xtables.binary.words import Extension, Range, RuleHead, UnknownRuleError, address_of, parse_head
 
 COUNTER: Final = nft.counter()
 _WORD: Final = 0
@@ -95,16 +95,16 @@ class Encoder:
             after = self._encode_endpoint_target(target) or self._target(target)
         else:
             matches, verb, target = f" {rule}".rpartition(" -g ")
-            matches, after = (matches, jump(Code.GOTO, target)) if verb else (target, b"")
+            matches, after = (matches, encode_jump(Code.GOTO, target)) if verb else (target, b"")
         before, protocol = self._encode_endpoint_match(matches) or self._common(matches)
         return Halves(before, after, protocol)
 
     def _encode_endpoint_target(self, target: str) -> bytes:
         """Encode a target that differs for each endpoint: the jump to its chain, or its DNAT."""
         if target.startswith(_TO_ENDPOINT):
-            return jump(Code.JUMP, target)
+            return encode_jump(Code.JUMP, target)
         if target.startswith(_DNAT):
-            return self._dnat + dnat(self._family, target[len(_DNAT) :])
+            return self._dnat + encode_dnat(self._family, target[len(_DNAT) :])
         return b""
 
     def _encode_endpoint_match(self, matches: str) -> tuple[bytes, int] | None:
@@ -126,23 +126,23 @@ class Encoder:
         return first + self._destination + address_of(self._family, found[1]), protocol
 
     def _encode_head(self, words: str) -> tuple[bytes, int]:
-        found = head(self._family, words)
+        found = parse_head(self._family, words)
         return b"".join(_encode_head(self._family, found)), found.protocol
 
     def _encode_match(self, words: str) -> bytes:
         name, _, options = words.partition(" ")
         if name in _NATIVE_PORTS and options:
-            return _port(*ports(options))
+            return _encode_port(*parse_ports(options))
         if name == "mark":
-            return _mark(*mark(options))
-        return _wrap("match", match(self._family, words))
+            return _encode_mark(*parse_mark(options))
+        return _encode_extension("match", encode_match(self._family, words))
 
     def _encode_target(self, words: str) -> bytes:
         if words.startswith("KUBE-"):
-            return jump(Code.JUMP, words)
+            return encode_jump(Code.JUMP, words)
         if words in VERDICTS:
             return VERDICTS[words]
-        return _wrap("target", target(self._family, words))
+        return _encode_extension("target", encode_target(self._family, words))
 
 
 def _encode_head(family: Family, found: RuleHead) -> list[bytes]:
@@ -155,11 +155,11 @@ def _encode_head(family: Family, found: RuleHead) -> list[bytes]:
         parts += [nft.meta(_WORD, nft.META_L4PROTO), nft.cmp(_WORD, nft.CMP_EQ, bytes([found.protocol]))]
     for each, offset in ((found.source, SOURCE[family]), (found.destination, DESTINATION[family])):
         if each is not None:
-            parts += _address(each, offset)
+            parts += _encode_address(each, offset)
     return parts
 
 
-def _address(each: Range, offset: int) -> list[bytes]:
+def _encode_address(each: Range, offset: int) -> list[bytes]:
     """Compare whole bytes only, if the mask consists of whole bytes."""
     operation = nft.CMP_NEQ if each.inverted else nft.CMP_EQ
     whole = each.mask.rstrip(b"\0")
@@ -180,20 +180,20 @@ def compare_header(offset: int, size: int, operation: int) -> bytes:
     return whole[: -(size + 3 & ~3)]
 
 
-def _port(first: int, last: int) -> bytes:
+def _encode_port(first: int, last: int) -> bytes:
     load = nft.payload(_WORD, nft.TRANSPORT_HEADER, _PORT_AT, 2)
     if first == last:
         return load + nft.cmp(_WORD, nft.CMP_EQ, first.to_bytes(2))
     return load + nft.in_range(_WORD, first.to_bytes(2), last.to_bytes(2))
 
 
-def _mark(value: int, mask: int, inverted: bool) -> bytes:  # noqa: FBT001 - a field of a tuple
+def _encode_mark(value: int, mask: int, inverted: bool) -> bytes:  # noqa: FBT001 - a field of a tuple
     masked = b"" if mask == _ALL_BITS else nft.bitwise(_WORD, nft.host_order(mask), bytes(4))
     operation = nft.CMP_NEQ if inverted else nft.CMP_EQ
     return nft.meta(_WORD, nft.META_MARK) + masked + nft.cmp(_WORD, operation, nft.host_order(value))
 
 
-def jump(code: Code, chain: str) -> bytes:
+def encode_jump(code: Code, chain: str) -> bytes:
     if not _CHAIN.fullmatch(chain):
         raise UnknownRuleError(f"not a chain: {chain!r}")
     name = chain.encode() + b"\0"
@@ -207,11 +207,13 @@ def _bytes_before_name(code: Code, size: int) -> bytes:
     return whole[: -(size + 3 & ~3)]
 
 
-def _wrap(kind: str, found: Extension) -> bytes:
+def _encode_extension(kind: str, found: Extension) -> bytes:
     return open_expression(kind, found.name, found.revision, len(found.data)) + found.data
 
 
 @lru_cache
 def open_expression(kind: str, name: str, revision: int, size: int) -> bytes:
     """Return an xtables expression up to its struct."""
-    return nft.expression(kind, string(1, name), u32be(2, revision), attribute(3, bytes(size)))[:-size]
+    return nft.expression(kind, encode_string(1, name), encode_u32be(2, revision), encode_attribute(3, bytes(size)))[
+        :-size
+    ]

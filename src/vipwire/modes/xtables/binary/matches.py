@@ -24,7 +24,7 @@ _PORTS: Final = re.compile(r"--dport (\d+)(?::(\d+))?")
 _NUMBER_OF_CHARACTERS: Final = 256
 
 
-def _comment(_: Family, words: str) -> bytes:
+def _encode_comment(_: Family, words: str) -> bytes:
     text = words[11:-1].encode()
     if not words.startswith('--comment "') or words[-1] != '"' or b'"' in text or b"\\" in text:
         raise UnknownRuleError(f"not a comment of ours: {words!r}")
@@ -33,7 +33,7 @@ def _comment(_: Family, words: str) -> bytes:
     return text.ljust(_NUMBER_OF_CHARACTERS, b"\0")
 
 
-def _comment_words(_: Family, data: bytes) -> str:
+def _decode_comment(_: Family, data: bytes) -> str:
     text = data.rstrip(b"\0").decode("latin-1")
     if not _QUOTED.fullmatch(text):
         raise UnknownRuleError(f"not a comment of ours: {text!r}")
@@ -44,7 +44,7 @@ _QUOTED: Final = re.compile(r"(?=.*[^\w-])[ !#-&(-\[\]-~]*", re.ASCII)
 """Comments that iptables-save quotes without escapes (xtables_save_string of xtables.c)."""
 
 
-def ports(words: str) -> tuple[int, int]:
+def parse_ports(words: str) -> tuple[int, int]:
     """Parse the destination ports of `--dport`; all without it."""
     if not words:
         return _ANY_PORT
@@ -54,7 +54,7 @@ def ports(words: str) -> tuple[int, int]:
     return int(found[1]), int(found[2] or found[1])
 
 
-def port_words(first: int, last: int) -> str:
+def format_ports(first: int, last: int) -> str:
     if (first, last) == _ANY_PORT:
         return ""
     return f"--dport {first}" if first == last else f"--dport {first}:{last}"
@@ -70,27 +70,27 @@ def _port_codec(size: int, layout: str) -> Codec:
     unused = (0,) * (len(fields.unpack(bytes(fields.size))) - 4)
 
     def read(_: Family, words: str) -> bytes:
-        return fields.pack(*_ANY_PORT, *ports(words), *unused)
+        return fields.pack(*_ANY_PORT, *parse_ports(words), *unused)
 
-    return Codec(0, size, read, lambda _, data: port_words(*fields.unpack_from(data)[2:4]))
+    return Codec(0, size, read, lambda _, data: format_ports(*fields.unpack_from(data)[2:4]))
 
 
-def _sctp(_: Family, words: str) -> bytes:
+def _encode_sctp(_: Family, words: str) -> bytes:
     # Without a port libxt_sctp.c writes zeros and ignores them.
-    both = ports(words) if words else (0, 0)
+    both = parse_ports(words) if words else (0, 0)
     return _SCTP.pack(*both, 0, 0, _NO_CHUNKS, 0, _SCTP_DESTINATION_PORTS * bool(words), 0)
 
 
-def _sctp_words(_: Family, data: bytes) -> str:
+def _decode_sctp(_: Family, data: bytes) -> str:
     fields = _SCTP.unpack_from(data)
-    return port_words(*fields[:2]) if fields[-2] else ""
+    return format_ports(*fields[:2]) if fields[-2] else ""
 
 
 _MARK: Final = struct.Struct("=IIB3x")
 _MARK_WORDS: Final = re.compile(r"(! )?--mark (0x[0-9a-f]+)/(0x[0-9a-f]+)")
 
 
-def mark(words: str) -> tuple[int, int, bool]:
+def parse_mark(words: str) -> tuple[int, int, bool]:
     """Parse a match of marks: value, mask, and inversion."""
     found = _MARK_WORDS.fullmatch(words)
     if not found:
@@ -98,13 +98,13 @@ def mark(words: str) -> tuple[int, int, bool]:
     return int(found[2], 16), int(found[3], 16), bool(found[1])
 
 
-def mark_words(value: int, mask: int, *, inverted: bool) -> str:
+def format_mark(value: int, mask: int, *, inverted: bool) -> str:
     return f"{'! ' * inverted}--mark {value:#x}/{mask:#x}"
 
 
-def _mark_words(_: Family, data: bytes) -> str:
+def _decode_mark(_: Family, data: bytes) -> str:
     value, mask, inverted = _MARK.unpack_from(data)
-    return mark_words(value, mask, inverted=bool(inverted))
+    return format_mark(value, mask, inverted=bool(inverted))
 
 
 _STATE: Final = {"INVALID": 1, "ESTABLISHED": 2, "RELATED": 4, "NEW": 8, "SNAT": 64, "DNAT": 128, "UNTRACKED": 256}
@@ -115,7 +115,7 @@ _MATCHES_STATE: Final = 1
 """XT_CONNTRACK_STATE."""
 
 
-def _conntrack(_: Family, words: str) -> bytes:
+def _encode_conntrack(_: Family, words: str) -> bytes:
     found = _STATE_WORDS.fullmatch(words)
     if not found or not _STATE.keys() >= set(found[2].split(",")):
         raise UnknownRuleError(f"not a match of a connection's state that is ours: {words!r}")
@@ -123,7 +123,7 @@ def _conntrack(_: Family, words: str) -> bytes:
     return _CONNTRACK.pack(_MATCHES_STATE, _MATCHES_STATE * bool(found[1]), states, 0)
 
 
-def _conntrack_words(_: Family, data: bytes) -> str:
+def _decode_conntrack(_: Family, data: bytes) -> str:
     _, inverted, states, _ = _CONNTRACK.unpack_from(data)
     return f"{'! ' * bool(inverted)}--ctstate {','.join(name for name in _STATE_ORDER if states & _STATE[name])}"
 
@@ -135,7 +135,7 @@ _RANDOM_WORDS: Final = re.compile(r"--mode random --probability (\d\.\d{11})")
 _NTH_WORDS: Final = re.compile(r"--mode nth --every (\d+) --packet 0")
 
 
-def _statistic(_: Family, words: str) -> bytes:
+def _encode_statistic(_: Family, words: str) -> bytes:
     # The last number is the start of the counter of `nth`: at its end, so that the first packet matches.
     if found := _RANDOM_WORDS.fullmatch(words):
         mode, number = _RANDOM, round(float(found[1]) * _ALWAYS)
@@ -146,7 +146,7 @@ def _statistic(_: Family, words: str) -> bytes:
     return _STATISTIC.pack(mode, 0, number, 0, number)
 
 
-def _statistic_words(_: Family, data: bytes) -> str:
+def _decode_statistic(_: Family, data: bytes) -> str:
     fields = _STATISTIC.unpack_from(data)
     mode, number = fields[0], fields[2]
     if mode == _RANDOM:
@@ -161,7 +161,7 @@ _RECENT_WORDS: Final = re.compile(
 )
 
 
-def _recent(family: Family, words: str) -> bytes:
+def _encode_recent(family: Family, words: str) -> bytes:
     found = _RECENT_WORDS.fullmatch(words)
     if not found or found[4] != _write_full_mask(family):
         raise UnknownRuleError(f"not a memory of ours: {words!r}")
@@ -170,7 +170,7 @@ def _recent(family: Family, words: str) -> bytes:
     return _RECENT.pack(int(found[2] or 0), 0, kind, 0, found[3].encode(), 0, mask)
 
 
-def _recent_words(family: Family, data: bytes) -> str:
+def _decode_recent(family: Family, data: bytes) -> str:
     seconds, _, kind, _, name, *_ = _RECENT.unpack_from(data)
     what = "--set" if kind == _SET else f"--rcheck --seconds {seconds} --reap"
     return f"{what} --name {text_of(name)} --mask {_write_full_mask(family)} --rsource"
@@ -195,7 +195,7 @@ _INSTRUCTION: Final = struct.Struct("=HBBI")
 _BPF: Final = struct.Struct("=HHi512s8x")
 
 
-def _bpf(_: Family, words: str) -> bytes:
+def _encode_bpf(_: Family, words: str) -> bytes:
     found = _BYTECODE.fullmatch(words)
     steps = [tuple(map(int, step.split())) for step in found[2].split(",")] if found else []
     if not found or len(steps) != int(found[1]) or len(steps) > _MOST_INSTRUCTIONS:
@@ -207,7 +207,7 @@ def _bpf(_: Family, words: str) -> bytes:
     return _BPF.pack(0, len(steps), 0, program)
 
 
-def _bpf_words(_: Family, data: bytes) -> str:
+def _decode_bpf(_: Family, data: bytes) -> str:
     mode, count, _, program = _BPF.unpack_from(data)
     if mode or count > _MOST_INSTRUCTIONS:
         raise UnknownRuleError("a program that is not ours")
@@ -215,7 +215,7 @@ def _bpf_words(_: Family, data: bytes) -> str:
     return f'--bytecode "{count},{",".join("{} {} {} {}".format(*step) for step in steps)}"'
 
 
-def _nfacct(_: Family, words: str) -> bytes:
+def _encode_nfacct(_: Family, words: str) -> bytes:
     name = words.removeprefix("--nfacct-name ").strip()
     if not re.fullmatch(r"[a-z_]{1,31}", name):
         raise UnknownRuleError(f"not a counter of ours: {words!r}")
@@ -223,21 +223,21 @@ def _nfacct(_: Family, words: str) -> bytes:
 
 
 MATCHES: Final[Mapping[str, Codec]] = {
-    "comment": Codec(0, 256, _comment, _comment_words),
+    "comment": Codec(0, 256, _encode_comment, _decode_comment),
     "tcp": _port_codec(16, "=4H4B"),
     "udp": _port_codec(16, "=4HB"),
-    "sctp": Codec(0, 296, _sctp, _sctp_words),
-    "mark": Codec(1, 16, lambda _, words: _MARK.pack(*mark(words)), _mark_words),
-    "conntrack": Codec(3, 168, _conntrack, _conntrack_words),
-    "statistic": Codec(0, 24, _statistic, _statistic_words),
-    "recent": Codec(1, 232, _recent, _recent_words),
+    "sctp": Codec(0, 296, _encode_sctp, _decode_sctp),
+    "mark": Codec(1, 16, lambda _, words: _MARK.pack(*parse_mark(words)), _decode_mark),
+    "conntrack": Codec(3, 168, _encode_conntrack, _decode_conntrack),
+    "statistic": Codec(0, 24, _encode_statistic, _decode_statistic),
+    "recent": Codec(1, 232, _encode_recent, _decode_recent),
     "addrtype": Codec(1, 8, lambda _, words: look_up(_ADDRTYPE, words), lambda _, data: look_up(_ADDRTYPES, data)),
-    "bpf": Codec(1, 528, _bpf, _bpf_words),
-    "nfacct": Codec(1, 40, _nfacct, lambda _, data: f"--nfacct-name {text_of(data[:32])}"),
+    "bpf": Codec(1, 528, _encode_bpf, _decode_bpf),
+    "nfacct": Codec(1, 40, _encode_nfacct, lambda _, data: f"--nfacct-name {text_of(data[:32])}"),
 }
 
 
-def match(family: Family, words: str) -> Extension:
+def encode_match(family: Family, words: str) -> Extension:
     """Encode a match, without its `-m`."""
     name, _, options = words.partition(" ")
     codec = MATCHES.get(name)
@@ -246,7 +246,7 @@ def match(family: Family, words: str) -> Extension:
     return Extension(name, codec.revision, codec.read(family, options).ljust(codec.size, b"\0"))
 
 
-def match_words(family: Family, found: Extension) -> str:
+def decode_match(family: Family, found: Extension) -> str:
     """Decode a match, without its `-m`. Raise UnknownRuleError if the words do not encode to exactly this data."""
     codec = MATCHES.get(found.name)
     if codec is None or (codec.revision, codec.size) != (found.revision, len(found.data)):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Final
 
-from vipwire.linux.netlink.message import attributes, number_of, text_of, walk
+from vipwire.linux.netlink.message import collect_attributes, decode_number, decode_text, walk_attributes
 from vipwire.linux.netlink.nftables import expressions as nft
 from vipwire.linux.netlink.nftables.wire import Code
 from vipwire.model.net import Address, Family, format_address
@@ -21,11 +21,11 @@ from vipwire.modes.xtables.binary.expressions import (
     VERDICTS,
     Encoder,
     compare_header,
-    jump,
+    encode_jump,
     open_expression,
 )
-from vipwire.modes.xtables.binary.matches import MATCHES, mark_words, match_words, port_words
-from vipwire.modes.xtables.binary.targets import TARGETS, size_of, target_words
+from vipwire.modes.xtables.binary.matches import MATCHES, decode_match, format_mark, format_ports
+from vipwire.modes.xtables.binary.targets import TARGETS, decode_target, size_of
 from vipwire.modes.xtables.binary.words import LABELS, Extension, Range, RuleHead, UnknownRuleError, write_head
 
 _KEPT: Final = 1 << 12
@@ -47,9 +47,9 @@ class RuleReader:
         self._source = compare_header(SOURCE[family], family.bits // 8, nft.CMP_EQ)
         self._one_source = len(self._source) + family.bits // 8
         self._encode = Encoder(family)
-        self._begins = _begins(family)
+        self._begins = _list_known_beginnings(family)
         self._match: Callable[[bytes], str] = lru_cache(_KEPT)(
-            lambda element: match_words(family, self._extension_of(element))
+            lambda element: decode_match(family, self._extension_of(element))
         )
         self._natives: Callable[[bytes, int], tuple[RuleHead, str]] = lru_cache(_KEPT)(self._read_natives)
 
@@ -59,13 +59,13 @@ class RuleReader:
         matches: list[str] = []
         run: list[bytes] = []
         counted = False
-        for element in _elements(expressions):
+        for element in _split_expressions(expressions):
             kind = element[_NAME_AT:_NAME_END]
             if kind not in _XTABLES and not counted:
                 run.append(element)
                 continue
             if run:
-                words, found, protocol = self._run(b"".join(run), protocol, alone=not matches)
+                words, found, protocol = self._read_run(b"".join(run), protocol, alone=not matches)
                 first, run = first or words, []
                 matches += found
             if not counted and element.startswith(COUNTER_DATA) and len(element) == len(COUNTER):
@@ -73,7 +73,7 @@ class RuleReader:
             elif kind == _MATCH and not counted:
                 matches.append(self._match(element))
             elif counted and not target:
-                target = self._target(element, kind)
+                target = self._read_target(element, kind)
             else:
                 raise UnknownRuleError("a rule with expressions in another order than ours")
         if not counted or run:
@@ -82,7 +82,7 @@ class RuleReader:
             [*([first] if first else []), *[f"-m {each}" for each in matches], *([target] if target else [])]
         )
 
-    def _run(self, run: bytes, protocol: int, *, alone: bool) -> tuple[str, list[str], int]:
+    def _read_run(self, run: bytes, protocol: int, *, alone: bool) -> tuple[str, list[str], int]:
         """Decode consecutive native expressions; return head, matches and protocol."""
         if alone and len(run) == self._one_source and run.startswith(self._source):
             address = Address(run[len(self._source) :])
@@ -95,47 +95,50 @@ class RuleReader:
     def _read_natives(self, run: bytes, protocol: int) -> tuple[RuleHead, str]:
         head = RuleHead()
         matches: list[str] = []
-        elements = [_read_name(element) for element in _elements(run)]
+        elements = [_read_name(element) for element in _split_expressions(run)]
         while elements:
             name, fields = elements.pop(0)
             if matches:
                 raise UnknownRuleError("more than one native match in a row")
             if name == "meta":
-                head, found = self._meta(head, number_of(fields[2]), elements)
+                head, found = self._read_meta(head, decode_number(fields[2]), elements)
             elif name == "payload":
-                head, found = self._payload(head, fields, elements, head.protocol or protocol)
+                head, found = self._read_payload(head, fields, elements, head.protocol or protocol)
             else:
                 raise UnknownRuleError(f"an expression that is not ours: {name!r}")
             matches += [found] if found else []
-        self._check("".join([write_head(head), *(f" -m {each}" for each in matches)]), run)
+        self._check_reencoded("".join([write_head(head), *(f" -m {each}" for each in matches)]), run)
         return head, "".join(matches)
 
-    def _check(self, words: str, run: bytes) -> None:
+    def _check_reencoded(self, words: str, run: bytes) -> None:
         whole = self._encode(words.lstrip()).expressions
         if whole != run + COUNTER:
             raise UnknownRuleError(f"more than these words say: {words!r}")
 
-    def _meta(self, head: RuleHead, key: int, rest: "list[_Named]") -> tuple[RuleHead, str]:
-        mask = _mask(rest)
+    def _read_meta(self, head: RuleHead, key: int, rest: "list[_Named]") -> tuple[RuleHead, str]:
+        mask = _take_mask(rest)
         operation, value = _take_comparison(rest)
         inverted = operation == nft.CMP_NEQ
         if key == nft.META_MARK and len(value) == 4:
-            return head, f"mark {mark_words(_host(value), _host(mask or _ALL), inverted=inverted)}"
+            return (
+                head,
+                f"mark {format_mark(_decode_host_order(value), _decode_host_order(mask or _ALL), inverted=inverted)}",
+            )
         if mask is not None:
             raise UnknownRuleError("a mask that is not ours")
         if key == nft.META_L4PROTO and not inverted and not head.protocol and value[0] in LABELS:
             return head._replace(protocol=value[0]), ""
         if key == nft.META_IIFNAME and not head.interface:
-            return head._replace(interface=_interface(value), interface_inverted=inverted), ""
+            return head._replace(interface=_decode_interface(value), interface_inverted=inverted), ""
         raise UnknownRuleError(f"a field of a packet that is not ours: {key}")
 
-    def _payload(
+    def _read_payload(
         self, head: RuleHead, fields: dict[int, memoryview], rest: "list[_Named]", protocol: int
     ) -> tuple[RuleHead, str]:
-        base, offset, size = (number_of(fields[kind]) for kind in (2, 3, 4))
+        base, offset, size = (decode_number(fields[kind]) for kind in (2, 3, 4))
         if base == nft.TRANSPORT_HEADER and (offset, size) == (2, 2) and LABELS.get(protocol) in {"tcp", "udp"}:
-            return head, f"{LABELS[protocol]} {port_words(*_ports(rest))}"
-        mask = _mask(rest)
+            return head, f"{LABELS[protocol]} {format_ports(*_take_ports(rest))}"
+        mask = _take_mask(rest)
         operation, value = _take_comparison(rest)
         width = self._family.bits // 8
         found = Range(
@@ -157,19 +160,19 @@ class RuleReader:
                 return Extension(name, revision, element[len(begin) :])
         raise UnknownRuleError("a match or target that is not ours")
 
-    def _target(self, element: bytes, kind: bytes) -> str:
+    def _read_target(self, element: bytes, kind: bytes) -> str:
         if kind == _TARGET:
-            return f"-j {target_words(self._family, self._extension_of(element))}"
+            return f"-j {decode_target(self._family, self._extension_of(element))}"
         if element in _VERDICT_WORDS:
             return f"-j {_VERDICT_WORDS[element]}"
         verb, code = _LEADING.get(int.from_bytes(element[_CODE_AT : _CODE_AT + 4]), ("", Code.DROP))
         chain = element[_CHAIN_AT:].rstrip(b"\0").decode("ascii", errors="replace")
-        if kind != _IMMEDIATE or not verb or jump(code, chain) != element:
+        if kind != _IMMEDIATE or not verb or encode_jump(code, chain) != element:
             raise UnknownRuleError("a verdict that is not ours")
         return f"{verb} {chain}"
 
 
-def _begins(family: Family) -> dict[int, list[tuple[str, int, bytes]]]:
+def _list_known_beginnings(family: Family) -> dict[int, list[tuple[str, int, bytes]]]:
     """Return the first bytes of vipwire's matches and targets, by their length: name, revision, bytes."""
     known = [("match", name, codec.revision, codec.size) for name, codec in MATCHES.items()]
     known += [("target", name, codec.revision, size_of(family, name)) for name, codec in TARGETS.items()]
@@ -184,7 +187,7 @@ _Named = tuple[str, dict[int, memoryview]]
 _ALL: Final = b"\xff\xff\xff\xff"
 
 
-def _elements(expressions: bytes) -> list[bytes]:
+def _split_expressions(expressions: bytes) -> list[bytes]:
     found: list[bytes] = []
     at, end = 0, len(expressions)
     while at < end:
@@ -198,11 +201,11 @@ def _elements(expressions: bytes) -> list[bytes]:
 
 
 def _read_name(element: bytes) -> _Named:
-    ((_, inner),) = walk(element)
-    found = attributes(inner)
+    ((_, inner),) = walk_attributes(element)
+    found = collect_attributes(inner)
     if 1 not in found or 2 not in found:
         raise UnknownRuleError("an expression without a name")
-    return text_of(found[1]), attributes(found[2])
+    return decode_text(found[1]), collect_attributes(found[2])
 
 
 def _take_first(rest: list[_Named], *names: str) -> dict[int, memoryview]:
@@ -211,48 +214,48 @@ def _take_first(rest: list[_Named], *names: str) -> dict[int, memoryview]:
     return rest.pop(0)[1]
 
 
-def _value(fields: dict[int, memoryview], kind: int) -> bytes:
-    found = attributes(fields[kind]).get(1) if kind in fields else None
+def _decode_register_value(fields: dict[int, memoryview], kind: int) -> bytes:
+    found = collect_attributes(fields[kind]).get(1) if kind in fields else None
     if found is None:
         raise UnknownRuleError("an expression without a value")
     return bytes(found)
 
 
-def _mask(rest: list[_Named]) -> bytes | None:
+def _take_mask(rest: list[_Named]) -> bytes | None:
     if not rest or rest[0][0] != "bitwise":
         return None
     fields = _take_first(rest, "bitwise")
-    if any(_value(fields, 5)):
+    if any(_decode_register_value(fields, 5)):
         raise UnknownRuleError("an exclusive or that is not ours")
-    return _value(fields, 4)
+    return _decode_register_value(fields, 4)
 
 
 def _take_comparison(rest: list[_Named]) -> tuple[int, bytes]:
     fields = _take_first(rest, "cmp")
-    operation = number_of(fields[2])
+    operation = decode_number(fields[2])
     if operation not in {nft.CMP_EQ, nft.CMP_NEQ}:
         raise UnknownRuleError("a comparison that is not ours")
-    return operation, _value(fields, 3)
+    return operation, _decode_register_value(fields, 3)
 
 
-def _ports(rest: list[_Named]) -> Sequence[int]:
+def _take_ports(rest: list[_Named]) -> Sequence[int]:
     if rest and rest[0][0] == "range":
         fields = _take_first(rest, "range")
-        if number_of(fields[2]):
+        if decode_number(fields[2]):
             raise UnknownRuleError("a range of ports that is not ours")
-        return [int.from_bytes(_value(fields, kind)) for kind in (3, 4)]
+        return [int.from_bytes(_decode_register_value(fields, kind)) for kind in (3, 4)]
     operation, value = _take_comparison(rest)
     if operation != nft.CMP_EQ:
         raise UnknownRuleError("a port that is not ours")
     return [int.from_bytes(value)] * 2
 
 
-def _interface(value: bytes) -> str:
+def _decode_interface(value: bytes) -> str:
     name = value[:-1].decode("ascii", "replace") if value.endswith(b"\0") else value.decode("ascii", "replace") + "+"
     if not _INTERFACE.fullmatch(name.removesuffix("+")):
         raise UnknownRuleError(f"an interface that is not ours: {name!r}")
     return name
 
 
-def _host(value: bytes) -> int:
+def _decode_host_order(value: bytes) -> int:
     return int.from_bytes(value, nft.HOST_ORDER)

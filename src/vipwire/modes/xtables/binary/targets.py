@@ -24,25 +24,25 @@ _REJECT: Final = {
 }
 
 
-def _reject(family: Family, words: str) -> bytes:
+def _encode_reject(family: Family, words: str) -> bytes:
     return struct.pack("=I4x", look_up(_REJECT[family], words))
 
 
-def _reject_words(family: Family, data: bytes) -> str:
-    return look_up({_reject(family, words): words for words in _REJECT[family]}, data)
+def _decode_reject(family: Family, data: bytes) -> str:
+    return look_up({_encode_reject(family, words): words for words in _REJECT[family]}, data)
 
 
 _XMARK: Final = re.compile(r"--set-xmark (0x[0-9a-f]+)/(0x[0-9a-f]+)")
 
 
-def _set_mark(_: Family, words: str) -> bytes:
+def _encode_set_mark(_: Family, words: str) -> bytes:
     found = _XMARK.fullmatch(words)
     if not found:
         raise UnknownRuleError(f"not a mark of ours: {words!r}")
     return struct.pack("=II", int(found[1], 16), int(found[2], 16))
 
 
-def _set_mark_words(_: Family, data: bytes) -> str:
+def _decode_set_mark(_: Family, data: bytes) -> str:
     value, mask = struct.unpack_from("=II", data)
     return f"--set-xmark {value:#x}/{mask:#x}"
 
@@ -51,14 +51,14 @@ _RANDOM_FULLY: Final = 16
 _MASQUERADES: Final = {"": 0, "--random-fully": _RANDOM_FULLY}
 
 
-def _masquerade(family: Family, words: str) -> bytes:
+def _encode_masquerade(family: Family, words: str) -> bytes:
     flags = look_up(_MASQUERADES, words)
     return struct.pack("=II12x", 1, flags) if family is Family.IPV4 else struct.pack("=I36x", flags)
 
 
-def _masquerade_words(family: Family, data: bytes) -> str:
+def _decode_masquerade(family: Family, data: bytes) -> str:
     size = 20 if family is Family.IPV4 else 40
-    return look_up({_masquerade(family, words): words for words in _MASQUERADES}, data[:size])
+    return look_up({_encode_masquerade(family, words): words for words in _MASQUERADES}, data[:size])
 
 
 _NAT_RANGE: Final = struct.Struct("=I16s16s2s2s8x")
@@ -67,7 +67,7 @@ _MAP_ADDRESS, _MAP_PORT = 1, 2
 _TO: Final = re.compile(r"--to-destination (?:\[([^]\s]+)\]:([0-9]+)|([0-9.]+)(?::([0-9]+))?|([0-9a-f:]+))")
 
 
-def dnat(family: Family, words: str) -> bytes:
+def encode_dnat(family: Family, words: str) -> bytes:
     """Encode a DNAT destination as the whole struct."""
     found = _TO.fullmatch(words)
     if not found:
@@ -83,7 +83,7 @@ def dnat(family: Family, words: str) -> bytes:
     return _NAT_RANGE.pack(_MAP_ADDRESS | _MAP_PORT, address, address, number, number)
 
 
-def _dnat_words(family: Family, data: bytes) -> str:
+def _decode_dnat(family: Family, data: bytes) -> str:
     flags, address, last, port, last_port = _NAT_RANGE.unpack_from(data)
     size = family.bits // 8
     rest = (last, last_port, address[size:], data[_NAT_RANGE_END:], flags & ~_MAP_PORT)
@@ -96,15 +96,15 @@ def _dnat_words(family: Family, data: bytes) -> str:
 
 
 TARGETS: Final[Mapping[str, Codec]] = {
-    "REJECT": Codec(0, 8, _reject, _reject_words),
-    "MARK": Codec(2, 8, _set_mark, _set_mark_words),
-    "MASQUERADE": Codec(0, 24, _masquerade, _masquerade_words),
-    "DNAT": Codec(2, _NAT_RANGE.size, dnat, _dnat_words),
+    "REJECT": Codec(0, 8, _encode_reject, _decode_reject),
+    "MARK": Codec(2, 8, _encode_set_mark, _decode_set_mark),
+    "MASQUERADE": Codec(0, 24, _encode_masquerade, _decode_masquerade),
+    "DNAT": Codec(2, _NAT_RANGE.size, encode_dnat, _decode_dnat),
 }
 _LONGER: Final = {("MASQUERADE", Family.IPV6): 40}
 
 
-def target(family: Family, words: str) -> Extension:
+def encode_target(family: Family, words: str) -> Extension:
     """Encode a target that is not a verdict, without its `-j`."""
     name, _, options = words.partition(" ")
     codec = TARGETS.get(name)
@@ -113,7 +113,7 @@ def target(family: Family, words: str) -> Extension:
     return Extension(name, codec.revision, codec.read(family, options).ljust(size_of(family, name), b"\0"))
 
 
-def target_words(family: Family, found: Extension) -> str:
+def decode_target(family: Family, found: Extension) -> str:
     """Decode a target, without its `-j`."""
     codec = TARGETS.get(found.name)
     if codec is None or (codec.revision, size_of(family, found.name)) != (found.revision, len(found.data)):

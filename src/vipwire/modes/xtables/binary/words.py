@@ -45,7 +45,7 @@ PROTOCOLS: Final = {each.label: each.value for each in Protocol}
 LABELS: Final = {number: label for label, number in PROTOCOLS.items()}
 
 
-def head(family: Family, words: str) -> RuleHead:
+def parse_head(family: Family, words: str) -> RuleHead:
     found: dict[str, tuple[str, bool]] = {}
     inverted = False
     parts = iter(words.split())
@@ -56,7 +56,7 @@ def head(family: Family, words: str) -> RuleHead:
         if word not in {"-s", "-d", "-i", "-p"} or word in found:
             raise UnknownRuleError(f"unknown words of a rule: {words!r}")
         found[word], inverted = (next(parts, ""), inverted), False
-    source, destination = (_range(family, *found[word]) if word in found else None for word in ("-s", "-d"))
+    source, destination = (_parse_range(family, *found[word]) if word in found else None for word in ("-s", "-d"))
     interface, interface_inverted = found.get("-i", ("", False))
     label, protocol_inverted = found.get("-p", ("", False))
     if protocol_inverted or interface == "+" or len(interface) > 15 or (label and label not in PROTOCOLS):
@@ -100,7 +100,7 @@ def address_of(family: Family, text: str) -> Address:
     return address
 
 
-def _range(family: Family, text: str, inverted: bool) -> Range:  # noqa: FBT001 - a pair of the caller's
+def _parse_range(family: Family, text: str, inverted: bool) -> Range:  # noqa: FBT001 - a pair of the caller's
     address, _, length = text.partition("/")
     first = address_of(family, address)
     if not length.isdecimal():
