@@ -32,7 +32,8 @@ class Guest:
     """A guest's resources: memory in UML's notation (allocated as used), and directories that the guest may change.
 
     It ends after `timeout` seconds, after `silence` seconds without output, and when it is `given_up`. `unpacked` is
-    the folder of unpacked packages of the emulator's kernel, if not that of `scripts/setup kernel`.
+    the folder of unpacked packages of the emulator's kernel, if not that of `scripts/setup kernel`. `cpu`, modulo
+    their number, is the one of this machine's CPUs on which User-Mode Linux runs.
     """
 
     memory: str = MEMORY
@@ -43,6 +44,7 @@ class Guest:
     given_up: threading.Event = field(default_factory=threading.Event)
     kind: GuestKernel = GuestKernel.USER_MODE
     unpacked: Path | None = None
+    cpu: int = field(default_factory=os.getpid)
 
 
 @dataclass(frozen=True, slots=True)

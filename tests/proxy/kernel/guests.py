@@ -129,7 +129,8 @@ def run(suite: Suite, more: Sequence[str], given_up: threading.Event) -> Verdict
         report = Path(name) / "report.xml"
         options = ["-p", "no:cacheprovider", "--tb=short", "-q", "--timeout=240", "--reruns=1", "-rR", *more]
         command = [sys.executable, "-m", "pytest", *options, f"--junit-xml={report}", *map(str, suite.paths)]
-        guest = guest_kernel.Guest("2048M", _TIMEOUT, (Path(name),), silence=_SILENCE, given_up=given_up)
+        cpu = SUITES.index(suite)
+        guest = guest_kernel.Guest("2048M", _TIMEOUT, (Path(name),), silence=_SILENCE, given_up=given_up, cpu=cpu)
         try:
             status = guest_kernel.run_in_guest(command, guest, stdout=said, stderr=said)
         except LabError as error:
