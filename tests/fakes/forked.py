@@ -22,6 +22,8 @@ from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Final
 
+from tests.fakes.waiting import PATIENCE
+
 from vipwire_lab.cluster import state
 from vipwire_lab.cluster.cluster import Lab
 from vipwire_lab.namespaces import netns
@@ -161,6 +163,8 @@ def _become(namespace: str, arguments: Sequence[str], output: str, errors: str, 
     sys.argv = ["vipwire", *arguments]
     sys.orig_argv = [sys.executable, "-m", *sys.argv]  # a change of the mode executes these words
     from vipwire.cli.main import main  # noqa: PLC0415  # imported in the process that this is forked off
+    from vipwire.inspect import drain  # noqa: PLC0415  # as above
 
+    drain.PATIENCE = PATIENCE  # a proxy in a guest that lacks CPU time takes longer than users wait
     with netns.enter_namespace(Path(namespace)):
         main(prog_name="vipwire")

@@ -44,7 +44,7 @@ from vipwire.terminal.columns import Column
 from vipwire.terminal.output import print_warning
 from vipwire.watched_objects.store import Store
 
-_PATIENCE: Final = 10.0
+PATIENCE = 10.0
 """Seconds for the proxy to program a change."""
 _LOOK_SECONDS: Final = 0.2
 _WAIT_SECONDS: Final = 1.0
@@ -173,8 +173,8 @@ def _change_orders(config: Config, change: Callable[[tuple[DrainOrder, ...]], li
 
 
 def _wait_for_kernel(config: Config, store: Store, wanted: Drain) -> Document:
-    """Wait until the kernel agrees with the plan, at most `_PATIENCE` seconds, and report the result."""
-    deadline = time.monotonic() + _PATIENCE
+    """Wait until the kernel agrees with the plan, at most `PATIENCE` seconds, and report the result."""
+    deadline = time.monotonic() + PATIENCE
     with open_kernel(config) as kernel:
         while True:
             situation = observe_situation(config, store, kernel)
@@ -244,7 +244,7 @@ def _print_result(document: Document, output: str) -> None:
     show.print_view(document, output, drain_view, soft_wrap=True)
     if document["kernel"] is False:
         print_warning(
-            f"the kernel still has the endpoint after {_PATIENCE:g} seconds: check that `vipwire proxy` runs here, "
+            f"the kernel still has the endpoint after {PATIENCE:g} seconds: check that `vipwire proxy` runs here, "
             "with the same --hostname-override, --state-dir and mode"
         )
 

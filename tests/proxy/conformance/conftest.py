@@ -1,7 +1,8 @@
 """Fixtures of the conformance suite: every test runs for each mode and family, in shared clusters.
 
 A cluster is built when a test first asks for its options, and stays for later tests, which use their own Service
-names. Beyond the limit, the least recently used cluster ends.
+names. Beyond the limit, the least recently used cluster ends. Between its tests a cluster's proxy is paused: the
+checks of idle proxies would take a guest's whole CPU.
 """
 
 import contextlib
@@ -160,7 +161,7 @@ def _parameters(request: pytest.FixtureRequest) -> Collection[object]:
 
 
 @pytest.fixture
-def cluster_with(request: pytest.FixtureRequest, mode: Mode, _clusters: Clusters) -> ClusterWith:
+def cluster_with(request: pytest.FixtureRequest, mode: Mode, _clusters: Clusters) -> Iterator[ClusterWith]:
     """Build or find the cluster with these options; skip tests that the mode cannot pass.
 
     A failed test runs again in its own cluster, so that leftovers of others cannot fail it twice.
@@ -183,10 +184,13 @@ def cluster_with(request: pytest.FixtureRequest, mode: Mode, _clusters: Clusters
             _clusters[key] = made
             made.up()
         _clusters.move_to_end(key)
+        _clusters[key].proxy.resume()
         _clusters[key].enter(request.node.path.name)
         return _clusters[key]
 
-    return build
+    yield build
+    for each in _clusters.values():
+        each.proxy.pause()
 
 
 @pytest.fixture

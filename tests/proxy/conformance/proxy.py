@@ -59,10 +59,20 @@ class Proxy:
     def launch(self) -> None:
         self._process = forked.started(self.lab, self.node_name, ["proxy", *self.flags], self._log)
 
+    def pause(self) -> None:
+        """Let a running proxy take no CPU time until `resume`."""
+        if self._process:
+            self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        if self._process:
+            self._process.send_signal(signal.SIGCONT)
+
     def stop(self) -> int:
         """End the proxy as a service manager does; return its exit status."""
         assert self._process is not None
         self._process.send_signal(signal.SIGTERM)
+        self.resume()
         status = self._process.wait(PATIENCE)
         self._process = None
         return status

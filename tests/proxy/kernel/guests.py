@@ -22,7 +22,7 @@ from vipwire_lab.namespaces.errors import LabError
 _HERE = Path(__file__).parent
 _CONFORMANCE = _HERE.parent / "conformance"
 _TIMEOUT, _SILENCE = 1800.0, 300.0
-"""Seconds until a guest counts as dead: in all, and without output. A single test may take 240."""
+"""Seconds until a guest counts as dead: in all, and without output. A single test may take 280."""
 _EXCUSED = re.compile(r"S\d+: ipvs cannot: |ipvs has nothing of that kind")
 
 
@@ -127,7 +127,7 @@ def run(suite: Suite, more: Sequence[str], given_up: threading.Event) -> Verdict
     said = io.BytesIO()
     with tempfile.TemporaryDirectory(prefix="vipwire-guest-") as name:
         report = Path(name) / "report.xml"
-        options = ["-p", "no:cacheprovider", "--tb=short", "-q", "--timeout=240", "--reruns=1", "-rR", *more]
+        options = ["-p", "no:cacheprovider", "--tb=short", "-q", "--timeout=280", "--reruns=1", "-rR", *more]
         command = [sys.executable, "-m", "pytest", *options, f"--junit-xml={report}", *map(str, suite.paths)]
         cpu = SUITES.index(suite)
         guest = guest_kernel.Guest("2048M", _TIMEOUT, (Path(name),), silence=_SILENCE, given_up=given_up, cpu=cpu)
