@@ -56,6 +56,7 @@ def main() -> None:
         connections=arguments.connections,
         sizes=tuple(arguments.sizes),
         rivals=tuple(arguments.rivals),
+        broken=arguments.broken,
         variants=tuple(arguments.variants),
         modes=tuple(arguments.modes),
         before=arguments.before,
@@ -94,6 +95,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--connections", type=int, default=default.connections, help="of each kind, on the data path")
     made.add_argument("--sizes", type=int, nargs="+", default=default.sizes, help="Services, for changes and packets")
     made.add_argument("--rivals", type=int, nargs="+", default=default.rivals, help="Services, beside nft")
+    made.add_argument("--broken", type=int, default=default.broken, help="objects, at hostile starts")
     made.add_argument(
         "--variants", choices=default.variants, nargs="+", default=default.variants, help="of iptables: see there"
     )

@@ -1,4 +1,4 @@
-"""A start with 20,000 broken objects of one namespace: the time until the first right answer of its neighbour.
+"""A start with thousands of broken objects of one namespace: the time until the first right answer of its neighbour.
 
 The answer of `vipwire gateway --ingress` is a request's, of `vipwire proxy` (nftables mode) a connection to a
 ClusterIP, of `vipwire up` the EndpointSlice of a Service. Each is measured without and with the hostile objects.
@@ -31,9 +31,8 @@ from vipwire_up.store.database import Database
 from vipwire_up.store.embedded import EmbeddedStore
 from vipwire_up.store.record import Write
 
-TITLE: Final = "a start beside 20,000 broken objects"
+TITLE: Final = "a start beside broken objects"
 Json = dict[str, Any]
-OF_A_KIND: Final = 5_000
 _PATIENCE: Final = 600.0
 _MOST: Final = 60.0
 _AT_ONCE: Final = 500
@@ -43,16 +42,16 @@ _VIPWIRE: Final = (sys.executable, "-m", "vipwire")
 _OLD, _YOUNG = ({"creationTimestamp": f"2026-0{month}-01T00:00:00Z"} for month in (1, 2))
 
 
-def hostile() -> list[Json]:
-    made = list(write_hostile())
+def hostile(number: int) -> list[Json]:
+    made = list(write_hostile(number // 4))
     for each in made:
         each["metadata"] |= _YOUNG
     return made
 
 
-def write_hostile() -> Iterator[Json]:
+def write_hostile(of_a_kind: int) -> Iterator[Json]:
     """Yield broken Ingresses, HTTPRoutes, Services that claim the neighbour's address, and EndpointSlices."""
-    for number in range(OF_A_KIND):
+    for number in range(of_a_kind):
         name = f"x{number}"
         yield ingress(name, "neighbour.org", ["/*[("], marks={"vipwire.io/use-regex": "yes?"})
         parent = {"parentRefs": [{"name": "none", "port": 70_000}], "hostnames": ["neighbour.org", "*.*.org"]}
@@ -202,15 +201,15 @@ STARTS: Final[dict[str, Callable[[Path, list[Json]], float]]] = {
 }
 
 
-def measure(_: Options) -> list[Figure]:
+def measure(options: Options) -> list[Figure]:
     figures = []
     for name, start in STARTS.items():
         seconds = []
-        for objects in (neighbour(), [*hostile(), *neighbour()]):
+        for objects in (neighbour(), [*hostile(options.broken), *neighbour()]):
             with tempfile.TemporaryDirectory() as folder:
                 seconds.append(start(Path(folder), objects))
         figures += [
             Figure(f"{name}: the first right answer alone", seconds[0], "s"),
-            Figure(f"{name}: beside 20,000 broken objects", seconds[1], "s", _MOST),
+            Figure(f"{name}: beside {options.broken:,} broken objects", seconds[1], "s", _MOST),
         ]
     return figures

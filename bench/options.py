@@ -8,8 +8,9 @@ class Options:
     """The cluster has `services` with `endpoints` each; `samples` is the number of measured single changes.
 
     Whole proxies rest for `gap` seconds before each single change; a gap above minSyncPeriod avoids its wait.
-    `variants` are iptables' own: nft, legacy. Whole proxies run in `modes`, beside the vipwire of the checkout
-    `before` and the program `kube_proxy`, if given.
+    `broken` is the number of another namespace's objects at a hostile start. `variants` are iptables' own: nft,
+    legacy. Whole proxies run in `modes`, beside the vipwire of the checkout `before` and the program `kube_proxy`,
+    if given.
     """
 
     services: int = 10_000
@@ -19,6 +20,7 @@ class Options:
     connections: int = 4_000
     sizes: tuple[int, ...] = (10, 1_000, 10_000)
     rivals: tuple[int, ...] = (1_000, 5_000)
+    broken: int = 20_000
     variants: tuple[str, ...] = ("nft", "legacy")
     modes: tuple[str, ...] = ("nftables", "iptables", "userspace", "ebpf")
     before: str = ""
