@@ -9,7 +9,7 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -194,15 +194,20 @@ class Cluster(Packets):
 
     def put(self, name: str, objects: Iterable[Manifest]) -> None:
         """Write objects, replacing those of this name, and wait until they take effect."""
-        wanted = list(objects)
-        self._stale.discard(name)
-        if self._bundles.get(name, []) != wanted:
-            for each in self._stale:
-                del self._bundles[each]
-                self._replace(self.manifests / f"{each}.json", [])
+        self.put_all({name: objects})
+
+    def put_all(self, bundles: Mapping[str, Iterable[Manifest]]) -> None:
+        """Write the objects of several names as one change, and wait until they take effect."""
+        wanted = {name: list(objects) for name, objects in bundles.items()}
+        self._stale -= wanted.keys()
+        if changed := {name: each for name, each in wanted.items() if self._bundles.get(name, []) != each}:
+            for name in self._stale:
+                del self._bundles[name]
+                changed[name] = []
             self._stale.clear()
-            self._bundles[name] = wanted
-            self._replace(self.manifests / f"{name}.json", wanted)
+            self._bundles |= wanted
+            for name, each in changed.items():
+                self._replace(self.manifests / f"{name}.json", each)
             self.write()
 
     def write(self) -> None:

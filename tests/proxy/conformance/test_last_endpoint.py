@@ -1,16 +1,17 @@
 """Open connections outlive the last endpoint, whatever the frontend is and wherever the other endpoints are."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import pytest
 from tests.proxy.conformance.cluster import Cluster
-from tests.proxy.conformance.packets import OUTSIDE, POD
+from tests.proxy.conformance.packets import OUTSIDE, POD, Caller
 from tests.proxy.conformance.sentences import sentence
 from tests.proxy.conformance.services import EXTERNAL_IP, LOAD_BALANCER, NODE_PORT, LabService
 
 from vipwire.model.net import Family
+from vipwire_lab.cluster.continuous import Connection
 from vipwire_lab.cluster.manifests import Backend, Manifest, Port
 from vipwire_lab.cluster.outcome import Target
 from vipwire_lab.namespaces.topology import Pod
@@ -59,6 +60,24 @@ def _targets(cluster: Cluster, service: LabService, kind: str, family: Family) -
         yield Target(next(_targets(cluster, service, "own" if "own" in kind else "", family)).address, port + _WIDE)
 
 
+def _connected(
+    cluster: Cluster, stack: ExitStack, targets: Iterable[tuple[str, Target, Caller]]
+) -> dict[str, Connection]:
+    """Open connections that last for the block, by what they are."""
+    return {
+        f"{kind}: {caller} to {target}": stack.enter_context(cluster.connect(caller, target))
+        for kind, target, caller in targets
+    }
+
+
+def _lost(connections: Mapping[str, Connection]) -> Iterator[str]:
+    for about, connection in connections.items():
+        with suppress(OSError):
+            if connection.exchange(b"still there?\n") == b"still there?\n":
+                continue
+        yield about
+
+
 @sentence("S100")
 def test_open_connections_outlive_the_last_endpoint(cluster: Cluster, family: Family) -> None:
     here, there = cluster.pods("pod-1a", "pod-2a")
@@ -68,8 +87,7 @@ def test_open_connections_outlive_the_last_endpoint(cluster: Cluster, family: Fa
     }
 
     def become(hosts: list[Backend | Pod]) -> None:
-        for kind, name in names.items():
-            cluster.put(name, _objects(cluster, services[kind], kind, hosts))
+        cluster.put_all({name: _objects(cluster, services[kind], kind, hosts) for kind, name in names.items()})
 
     lasts: dict[str, list[Backend | Pod]] = {
         "removed": [],
@@ -80,22 +98,16 @@ def test_open_connections_outlive_the_last_endpoint(cluster: Cluster, family: Fa
     for last, hosts in lasts.items():
         become([here])
         with ExitStack() as stack:
-            connections = [
-                (kind, target, caller, stack.enter_context(cluster.connect(caller, target)))
+            targets = (
+                (kind, target, caller)
                 for kind, service in services.items()
                 for target in _targets(cluster, service, kind, family)
                 for caller in ((OUTSIDE,) if "ranges" in kind else (OUTSIDE, POD))
-            ]
+            )
+            connections = _connected(cluster, stack, targets)
             become(hosts)
-            for kind, target, caller, connection in connections:
-                try:
-                    same = connection.exchange(b"still there?\n") == b"still there?\n"
-                except OSError:
-                    same = False
-                if not same:
-                    lost.append(f"{last}: {kind}: {caller} to {target}")
-    for name in names.values():
-        cluster.put(name, [])
+            lost += [f"{last}: {each}" for each in _lost(connections)]
+    cluster.put_all(dict.fromkeys(names.values(), ()))
     assert not lost, "\n".join(lost)
 
 
@@ -111,28 +123,22 @@ def test_open_connections_outlive_a_change_of_policy(cluster: Cluster, family: F
 
     def become(external: str, internal: str) -> None:
         policies = {"externalTrafficPolicy": external, "internalTrafficPolicy": internal}
-        for kind, name in names.items():
-            cluster.put(name, _objects(cluster, services[kind], kind, [*here], **policies))
+        objects = {name: _objects(cluster, services[kind], kind, [*here], **policies) for kind, name in names.items()}
+        cluster.put_all(objects)
 
     lost: list[str] = []
     for before, after in (("Local", "Cluster"), ("Cluster", "Local")):
         become(before, before)
         with ExitStack() as stack:
-            connections = [
-                (kind, target, caller, stack.enter_context(cluster.connect(caller, target)))
+            targets = (
+                (kind, target, caller)
                 for kind, service in services.items()
                 for target in (*_targets(cluster, service, kind, family), service.vip(family))
                 for caller in (OUTSIDE, POD)
-            ]
+            )
+            connections = _connected(cluster, stack, targets)
             for policy in (after, before, after):
                 become(policy, policy)
-                for kind, target, caller, connection in connections:
-                    try:
-                        same = connection.exchange(b"still there?\n") == b"still there?\n"
-                    except OSError:
-                        same = False
-                    if not same:
-                        lost.append(f"{before} to {policy}: {kind}: {caller} to {target}")
-    for name in names.values():
-        cluster.put(name, [])
+                lost += [f"{before} to {policy}: {each}" for each in _lost(connections)]
+    cluster.put_all(dict.fromkeys(names.values(), ()))
     assert not lost, "\n".join(lost)

@@ -147,8 +147,7 @@ def test_who_finishes_connections_is_told_and_is_no_difference(
         gone = connection.answer.pod
         proxy.put(of, *slices(lab, "web", [pod for pod in ALL if pod != gone]))
         proxy.housekeep()
-        other = proxy.restarted()
-        try:
+        with proxy.restarted() as other:
             seen = Seen(other, family)
             delta = compute_delta(seen.observed, seen.wanted)
             assert not delta, f"{delta.added} {delta.changed} {delta.removed}"
@@ -156,8 +155,6 @@ def test_who_finishes_connections_is_told_and_is_no_difference(
             assert [step.verdicts for step in walk.steps if step.text == "weight 0"] == [(Verdict.FINISH,)]
             results = lab.probe("client", VIP[family], 80, count=6, parallel=1)
             agree(lab, seen, walk, results, "client", "source" if chosen else "plain")
-        finally:
-            other.close()
 
 
 def legacy(script: Iterable[str]) -> list[str]:

@@ -58,15 +58,11 @@ def test_a_connection_outlives_its_endpoint(
         proxy.housekeep()
         assert connection.exchange(b"still there?\n") == b"still there?\n"
         assert not any(proxy.check().values()), "what finishes is no drift"
-        other = proxy.restarted()
-        try:
+        with proxy.restarted() as other:
             other.sync()
             other.housekeep()
             assert connection.exchange(b"still there?\n") == b"still there?\n"
             assert receives(lab, family)
-        finally:
-            for line in other.lines.values():
-                line.backend.close()
     assert receives(lab, family), "IPVS does not see that the Pod has ended the connection"
     for line in proxy.lines.values():
         line.clock.now += 31
@@ -107,15 +103,11 @@ def test_a_changed_policy_leaves_open_connections_and_nothing_else(
         proxy.housekeep()
         assert connection.exchange(b"still there?\n") == b"still there?\n"
         assert not any(proxy.check().values()), "what finishes is no drift"
-        other = proxy.restarted()
-        try:
+        with proxy.restarted() as other:
             other.sync()
             other.housekeep()
             assert connection.exchange(b"still there?\n") == b"still there?\n"
             assert not any(other.check().values())
-        finally:
-            for line in other.lines.values():
-                line.backend.close()
         assert "FWM" in lab.run(NODE, ["ipvsadm", "-Ln"]).stdout
         for line in proxy.lines.values():
             line.clock.now += 31

@@ -97,16 +97,13 @@ def test_a_new_process_lets_go_on_what_an_earlier_one_has_begun_to_drain(
     gone = lab.address_of("pod-2a", family)
     with lab.connect("client", VIP[family], 80) as connection:
         proxy.put(web(), *slices(lab, "web", ("pod-1a",)))
-        other = proxy.restarted()
-        try:
+        with proxy.restarted() as other:
             assert {report.added + report.changed + report.removed for report in other.sync().values()} == {0}
             other.housekeep()
             assert connection.exchange(b"still here\n") == b"still here\n"
             assert any(gone in each and each.endswith("-w 0") for each in other.saved())
             other.lines[family].backend.housekeep()
             assert other.lines[family].backend.housekeeping_due() is not None, "it looks at it until it is idle"
-        finally:
-            other.close()
     assert answered_by(lab.probe("client", VIP[family], 80, count=4)) == {"pod-1a"}
 
 
@@ -281,14 +278,11 @@ def test_a_new_process_finds_nothing_to_do(lab: Lab, proxy: IpvsProxy) -> None:
         *slices(lab, "web", ALL),
     )
     before = proxy.state()
-    other = proxy.restarted()
-    try:
+    with proxy.restarted() as other:
         for family, report in other.sync().items():
             assert (report.added, report.changed, report.removed) == (0, 0, 0), family
             assert report.observed is not None
             assert report.observed > 30
-    finally:
-        other.close()
     assert proxy.state() == before
 
 
@@ -414,11 +408,8 @@ def test_an_external_ip_of_the_node_with_policy_local_goes_before_a_node_port_of
     assert met("pod-1b", own) == ({(pod, 8080) for pod in TWO}, {lab.address_of("pod-1b", family)})
     assert met(NODE, own) == ({(pod, 8080) for pod in TWO}, {own})
     assert met("client", other)[0] == {("pod-1a", 80)}
-    restarted = proxy.restarted()
-    try:
+    with proxy.restarted() as restarted:
         assert {report.added + report.changed + report.removed for report in restarted.sync().values()} == {0}
-    finally:
-        restarted.close()
 
 
 def test_a_refused_commit_leaves_everything_as_it_was(lab: Lab, proxy: IpvsProxy) -> None:
@@ -505,11 +496,8 @@ def test_direct_return_leaves_nothing_in_pods_and_a_new_process_nothing_to_do(
 ) -> None:
     proxy.put(direct(forwarding), *slices(lab, "web", ("pod-1a",)))
     assert EXTERNAL[family] in lab.run("pod-1a", ["ip", "address"]).stdout
-    other = proxy.restarted()
-    try:
+    with proxy.restarted() as other:
         assert {report.added + report.changed + report.removed for report in other.sync().values()} == {0}
-    finally:
-        other.close()
     proxy.drop("web")
     left = lab.run("pod-1a", ["ip", "address"]).stdout
     assert EXTERNAL[family] not in left

@@ -108,15 +108,17 @@ class IpvsProxy:
         for line in self.lines.values():
             line.backend.close()
 
-    def restarted(self) -> "IpvsProxy":
-        """Return a new process's proxy with the same objects, already synced."""
+    @contextlib.contextmanager
+    def restarted(self) -> Iterator["IpvsProxy"]:
+        """Give a new process's proxy with the same objects for the block."""
         other = object.__new__(IpvsProxy)
         other.lab, other._settings, other.objects = self.lab, self._settings, dict(self.objects)
         with self.lab.enter_namespace(NODE):
             other.lines = {family: Line(self.lab, family, self._settings) for family in Family}
-        for name in other.objects:
-            other._plan(name)
-        return other
+        with contextlib.closing(other):
+            for name in other.objects:
+                other._plan(name)
+            yield other
 
     def put(self, service: Service, *slices: EndpointSlice) -> dict[Family, Report[ObjectKey]]:
         self.objects[service.name] = service, slices

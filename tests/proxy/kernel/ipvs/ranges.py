@@ -63,13 +63,10 @@ def asked(lab: Lab, address: str, port: int = WITHIN) -> list[ProbeResult]:
 @FAMILIES
 def test_a_new_process_finds_a_range_as_it_was_left(lab: Lab, ranging: IpvsProxy, family: Family) -> None:
     before = ranging.state()
-    other = ranging.restarted()
-    try:
+    with ranging.restarted() as other:
         assert {report.added + report.changed + report.removed for report in other.sync().values()} == {0}
         assert ranging.state() == before
         assert set(count_pods(asked(lab, VIP[family]))) == set(TWO)
-    finally:
-        other.close()
 
 
 HARMS = {
