@@ -12,10 +12,11 @@ import dataclasses
 import io
 import itertools
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import aiohttp
@@ -185,6 +186,13 @@ def service(name: str = "", **spec: Any) -> dict[str, Any]:
     ports = [{"port": 80, "targetPort": 8080}]
     meta = {"name": name or f"service-{next(_NUMBERS)}"}
     return {"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"ports": ports} | spec}
+
+
+def pod(name: str = "web", container: Mapping[str, Any] = MappingProxyType({}), **parts: Any) -> dict[str, Any]:
+    """Make a Pod with one container; `parts` has its other parts, such as `spec`."""
+    main = {"name": "main", "image": "none"} | dict(container)
+    meta, spec = {"name": name} | parts.pop("metadata", {}), {"containers": [main]} | parts.pop("spec", {})
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, **parts}
 
 
 def in_cluster(**settings: Any) -> Callable[[CoroutineTest], CoroutineTest]:

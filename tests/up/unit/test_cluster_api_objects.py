@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
+from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, pod, service
 
 pytestmark = pytest.mark.attack
 
@@ -14,17 +14,6 @@ WEB = f"{SERVICES}/web"
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
 APPLY = "apply-patch+yaml"
-
-
-def pod(name: str, **parts: Any) -> dict[str, Any]:
-    spec = {"containers": [{"name": "main", "image": "none"}]} | parts.pop("spec", {})
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name} | parts.pop("metadata", {}),
-        "spec": spec,
-        **parts,
-    }
 
 
 @in_cluster()

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.up.unit.cluster_here import Here, cluster, in_cluster
+from tests.up.unit.cluster_here import Here, cluster, in_cluster, pod
 
 from vipwire_up.api.objects.quantity import MOST, read_quantity, write_quantity
 
@@ -14,14 +14,9 @@ PODS = "/api/v1/namespaces/default/pods"
 EVENTS = "/api/v1/namespaces/default/events"
 
 
-def pod(container: dict[str, Any] | None = None, **spec: Any) -> dict[str, Any]:
-    main = {"name": "main", "image": "none"} | (container or {})
-    return {"metadata": {"name": "web"}, "spec": {"containers": [main]} | spec}
-
-
 def probe(**parts: Any) -> dict[str, Any]:
     """Write a Pod with a readiness probe."""
-    return pod({"readinessProbe": parts})
+    return pod(container={"readinessProbe": parts})
 
 
 @pytest.mark.parametrize("amount", ["-1", "-1e999"])
@@ -74,11 +69,11 @@ async def test_times_are_those_of_rfc_3339(here: Here, time: str) -> None:
 )
 @in_cluster()
 async def test_a_grace_period_of_any_length_ends_at_a_time(here: Here, seconds: int, time: str) -> None:
-    await here.post(PODS, pod(terminationGracePeriodSeconds=seconds, nodeName="n"))
+    await here.post(PODS, pod(spec={"terminationGracePeriodSeconds": seconds, "nodeName": "n"}))
     code, gone = await here.send("DELETE", f"{PODS}/web")
     assert (code, gone["metadata"]["deletionTimestamp"]) == (200, time)
     assert (await here.send("DELETE", f"{PODS}/web?gracePeriodSeconds=0"))[0] == 200
-    await here.post(PODS, pod(nodeName="n"))
+    await here.post(PODS, pod(spec={"nodeName": "n"}))
     code, gone = await here.send("DELETE", f"{PODS}/web?gracePeriodSeconds={seconds}")
     assert (code, gone["metadata"]["deletionTimestamp"]) == (200, time)
     code, _ = await here.send("DELETE", f"{PODS}/web", {"gracePeriodSeconds": 1 << 70})
@@ -100,7 +95,7 @@ async def test_a_grace_period_of_any_length_ends_at_a_time(here: Here, seconds: 
 async def test_amounts_without_end_are_capped(tmp_path: Path, sent: str, stored: str) -> None:
     assert write_quantity(stored) == stored
     async with cluster(tmp_path) as here:
-        made = await here.post(PODS, pod({"resources": {"limits": {"cpu": sent}}}))
+        made = await here.post(PODS, pod(container={"resources": {"limits": {"cpu": sent}}}))
         assert made["spec"]["containers"][0]["resources"]["limits"] == {"cpu": stored}
 
 
@@ -108,7 +103,7 @@ async def test_amounts_without_end_are_capped(tmp_path: Path, sent: str, stored:
 async def test_what_is_no_amount(tmp_path: Path, text: str) -> None:
     assert read_quantity(text) is None
     async with cluster(tmp_path) as here:
-        code, _ = await here.send("POST", PODS, pod({"resources": {"limits": {"cpu": text}}}))
+        code, _ = await here.send("POST", PODS, pod(container={"resources": {"limits": {"cpu": text}}}))
         assert code == 400
 
 

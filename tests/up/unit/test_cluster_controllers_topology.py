@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, service
+from tests.up.unit.cluster_here import SERVICES, Here, in_cluster, pod, service
 from tests.up.unit.controllers_here import PODS, SLICES, items
 
 from vipwire_up.controllers.endpoints.controller import EndpointController
@@ -105,11 +105,9 @@ def node(name: str, zone: str, cpu: str) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": {ZONE: zone} if zone else {}}, "status": status}
 
 
-def pod(number: int, on: str) -> dict[str, Any]:
-    meta = {"name": f"p{number}", "labels": {"app": "web"}}
-    spec = {"nodeName": on, "containers": [{"name": "a", "image": "none"}]}
+def running_pod(number: int, on: str) -> dict[str, Any]:
     status = {"phase": "Running", "podIP": f"10.0.0.{number}", "conditions": [{"type": "Ready", "status": "True"}]}
-    return {"metadata": meta, "spec": spec, "status": status}
+    return pod(f"p{number}", metadata={"labels": {"app": "web"}}, spec={"nodeName": on}, status=status)
 
 
 @in_cluster()
@@ -125,7 +123,7 @@ async def test_the_controller_hints_follows_the_nodes_and_tells_why_not(here: He
     for name, zone in (("n1", "a"), ("n2", "b")):
         await here.post("/api/v1/nodes", node(name, zone, "4"))
     for number, on in ((1, "n1"), (2, "n1"), (3, "n1"), (4, "n2")):
-        await here.post(PODS, pod(number, on))
+        await here.post(PODS, running_pod(number, on))
     await controller.step()
     assert await hints(here) == ["a", "a", "b", "b"]
     await here.post("/api/v1/nodes", node("n3", "", "4"))

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.up.unit.cluster_here import running
+from tests.up.unit.cluster_here import pod, running
 from tests.up.unit.up_here import Up, put, up
 
 from vipwire_up.store.database import Database
@@ -16,18 +16,9 @@ EVENTS = "/api/v1/namespaces/default/events"
 ENDLESS = 2**63 - 1
 
 
-def pod(**probe: Any) -> dict[str, Any]:
-    container = {
-        "name": "web",
-        "image": "none",
-        "readinessProbe": {"failureThreshold": 1, "periodSeconds": 1} | probe,
-    }
-    return {
-        "kind": "Pod",
-        "metadata": {"name": "bad"},
-        "spec": {"containers": [container]},
-        "status": {"phase": "Running", "podIP": "127.0.0.1"},
-    }
+def probed(**probe: Any) -> dict[str, Any]:
+    how = {"failureThreshold": 1, "periodSeconds": 1} | probe
+    return pod("bad", {"readinessProbe": how}, status={"phase": "Running", "podIP": "127.0.0.1"})
 
 
 def node(name: str, cpus: str) -> dict[str, Any]:
@@ -55,9 +46,9 @@ GOING = {
     "spec": {"containers": [{"name": "web"}]},
 }
 OBJECTS: dict[str, list[dict[str, Any]]] = {
-    "a port beyond all": [pod(tcpSocket={"port": 80800})],
-    "a port below all": [pod(httpGet={"port": -1})],
-    "numbers without end": [pod(tcpSocket={"port": 1}, periodSeconds=-5, timeoutSeconds=ENDLESS**3)],
+    "a port beyond all": [probed(tcpSocket={"port": 80800})],
+    "a port below all": [probed(httpGet={"port": -1})],
+    "numbers without end": [probed(tcpSocket={"port": 1}, periodSeconds=-5, timeoutSeconds=ENDLESS**3)],
     "an Event at the end of time": [
         {"kind": "Event", "metadata": {"name": "late"}, "lastTimestamp": "9999-12-31T23:59:59Z"},
         {"kind": "Event", "metadata": {"name": "early"}, "lastTimestamp": "0001-01-01T00:00:00+14:00"},
@@ -94,7 +85,7 @@ async def test_it_starts_and_serves_others_whatever_the_store_holds(tmp_path: Pa
 
 
 async def test_a_probe_that_cannot_be_asked_is_a_bad_answer(tmp_path: Path) -> None:
-    await put(tmp_path, pod(tcpSocket={"port": 80800}))
+    await put(tmp_path, probed(tcpSocket={"port": 80800}))
     async with up(tmp_path) as here:
         told = await here.until(EVENTS, lambda value: value["reason"] == "Unhealthy")
         assert "80800 is not a port" in told["message"]

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import pytest
-from tests.up.unit.cluster_here import USERS, SentBy, cluster
+from tests.up.unit.cluster_here import USERS, SentBy, cluster, pod
 from tests.up.unit.up_here import up
 
 from vipwire.kube.access.access import load_access
@@ -29,9 +29,8 @@ PROXY = User("system:kube-proxy", (Role.NODE.value,))
 """A user of the role node that is no machine."""
 
 
-def pod(name: str, node: str) -> Object:
-    spec: Object = {"containers": [{"name": "workload", "image": "none"}]} | ({"nodeName": node} if node else {})
-    return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+def placed(name: str, node: str) -> Object:
+    return pod(name, metadata={"namespace": "default"}, spec={"nodeName": node} if node else {})
 
 
 def lease(name: str, holder: str) -> Object:
@@ -70,7 +69,7 @@ def held(name: str, holder: str) -> Act:
 
 ALLOWED: dict[str, Act] = {
     "its own Pod's status": ready("own"),
-    "a Pod of its own": make(PODS, "default", pod("static", "n1")),
+    "a Pod of its own": make(PODS, "default", placed("static", "n1")),
     "its announcer": held("vipwire-announcer-n1", "n1"),
     "the fence of another": held("vipwire-announcer-n2", ""),
     "an address that it takes": held("vipwire-address-10-0-0-2", "n1"),
@@ -80,8 +79,8 @@ REFUSED: dict[str, Act] = {
     "another's Pod's status": ready("foreign"),
     "the status of a Pod on no machine": ready("nowhere"),
     "another's Pod": labelled("foreign"),
-    "a new Pod on another": make(PODS, "default", pod("planted", "n2")),
-    "a new Pod on no machine": make(PODS, "default", pod("planted", "")),
+    "a new Pod on another": make(PODS, "default", placed("planted", "n2")),
+    "a new Pod on no machine": make(PODS, "default", placed("planted", "")),
     "another's Pod's deletion": delete(PODS, "default", "foreign"),
     "another as announcer": held("vipwire-announcer-n2", "n2"),
     "itself in another's announcer": held("vipwire-announcer-n2", "n1"),
@@ -99,7 +98,7 @@ REFUSED: dict[str, Act] = {
 
 def what_is_there() -> Iterator[tuple[Resource, str, Object]]:
     yield from (
-        (PODS, "default", pod(name, node)) for name, node in (("own", "n1"), ("foreign", "n2"), ("nowhere", ""))
+        (PODS, "default", placed(name, node)) for name, node in (("own", "n1"), ("foreign", "n2"), ("nowhere", ""))
     )
     yield from ((LEASES, SYSTEM, lease(f"vipwire-announcer-{node}", node)) for node in ("n1", "n2"))
     yield from ((LEASES, SYSTEM, lease(f"vipwire-address-10-0-0-{node[1]}", node)) for node in ("n1", "n2"))
@@ -157,13 +156,13 @@ APPLIED = {"apiVersion": "v1", "kind": "Pod"}
 @pytest.mark.parametrize(
     ("method", "path", "body", "patch"),
     [
-        ("POST", PODS_PATH, pod("new", "n1"), ""),
-        ("PUT", f"{PODS_PATH}/own", pod("own", "n1"), ""),
-        ("PUT", f"{PODS_PATH}/own/status", pod("own", "n1") | {"status": {"phase": "Running"}}, ""),
+        ("POST", PODS_PATH, placed("new", "n1"), ""),
+        ("PUT", f"{PODS_PATH}/own", placed("own", "n1"), ""),
+        ("PUT", f"{PODS_PATH}/own/status", placed("own", "n1") | {"status": {"phase": "Running"}}, ""),
         ("PATCH", f"{PODS_PATH}/own", {"metadata": {"labels": {"app": "web"}}}, "merge-patch+json"),
-        ("PATCH", f"{PODS_PATH}/own?fieldManager=me&force=true", APPLIED | pod("own", "n1"),
+        ("PATCH", f"{PODS_PATH}/own?fieldManager=me&force=true", APPLIED | placed("own", "n1"),
          "apply-patch+yaml"),
-        ("PATCH", f"{PODS_PATH}/new?fieldManager=me", APPLIED | pod("new", "n1"),
+        ("PATCH", f"{PODS_PATH}/new?fieldManager=me", APPLIED | placed("new", "n1"),
          "apply-patch+yaml"),
         ("DELETE", f"{PODS_PATH}/own?gracePeriodSeconds=0", None, ""),
         ("DELETE", f"{PODS_PATH}/own?gracePeriodSeconds=9", None, ""),
@@ -180,7 +179,7 @@ async def test_hooks_are_told_who_sends_each_change(
 
     async with cluster(tmp_path, hooks=(note,)) as here:
         await here.send("POST", "/api/v1/namespaces", {"metadata": {"name": "default"}})
-        await LocalObjects(here.registry, "test").create(PODS, "default", pod("own", "n1"))
+        await LocalObjects(here.registry, "test").create(PODS, "default", placed("own", "n1"))
         assert callers.pop() is None
         callers.clear()
         assert (await here.send(method, path, body, patch=patch))[0] in (200, 201)
@@ -197,7 +196,7 @@ async def test_a_machines_certificate_writes_no_status_of_another_machines_pod(t
         folder = Folder(tmp_path / "there")
         await joining.join_cluster(folder, here.url, token, pinned, "n1")
         for name, node in (("own", "n1"), ("foreign", "n2")):
-            assert (await here.ask("POST", "/api/v1/namespaces/default/pods", pod(name, node)))[0] == 201
+            assert (await here.ask("POST", "/api/v1/namespaces/default/pods", placed(name, node)))[0] == 201
         async with RemoteObjects(folder.access_to(here.url), "hostile") as objects:
             await ready("own")(objects)
             with pytest.raises(ApiError, match='User "system:node:n1" cannot write it: a machine may write its own'):

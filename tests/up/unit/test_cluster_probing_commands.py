@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.fakes.waiting import until
-from tests.up.unit.cluster_here import Here, in_cluster
+from tests.up.unit.cluster_here import Here, in_cluster, pod
 from tests.up.unit.controllers_here import PODS
 
 from vipwire.errors import ConfigError
@@ -115,22 +115,20 @@ def test_a_user_that_is_not_there_is_told() -> None:
         RunAs.user_named("nobody-here")
 
 
-def pod(*command: str, name: str = "a", **labels: str) -> dict[str, Any]:
-    container: dict[str, Any] = {"name": "web", "image": "none"}
-    if command:
-        container["readinessProbe"] = {"exec": {"command": list(command)}}
-    return {"metadata": {"name": name, "labels": labels}, "spec": {"containers": [container]}}
+def commanded(*command: str, name: str = "a", **labels: str) -> dict[str, Any]:
+    probe = {"readinessProbe": {"exec": {"command": list(command)}}} if command else {}
+    return pod(name, probe, metadata={"labels": labels})
 
 
 @pytest.mark.attack
 @in_cluster(hooks=(refuse_commands,))
 async def test_only_admins_may_say_a_command(here: Here) -> None:
-    code, status = await here.send("POST", PODS, pod("id"), user="node")
+    code, status = await here.send("POST", PODS, commanded("id"), user="node")
     assert (code, status["reason"]) == (403, "Forbidden")
     assert 'User "node" cannot set the command of a probe: only the role admin may' in status["message"]
-    assert (await here.send("POST", PODS, pod("id")))[0] == 201
-    assert (await here.send("PUT", f"{PODS}/a", pod("id", x="1"), user="node"))[0] == 200, "it was there"
-    assert (await here.send("PUT", f"{PODS}/a", pod("rm"), user="node"))[0] == 403
+    assert (await here.send("POST", PODS, commanded("id")))[0] == 201
+    assert (await here.send("PUT", f"{PODS}/a", commanded("id", x="1"), user="node"))[0] == 200, "it was there"
+    assert (await here.send("PUT", f"{PODS}/a", commanded("rm"), user="node"))[0] == 403
     patch = [{"op": "replace", "path": "/spec/containers/0/readinessProbe/exec/command/0", "value": "rm"}]
     assert (await here.send("PATCH", f"{PODS}/a", patch, patch="json-patch+json", user="node"))[0] == 403
-    assert (await here.send("POST", PODS, pod(name="b"), user="node"))[0] == 201
+    assert (await here.send("POST", PODS, commanded(name="b"), user="node"))[0] == 201

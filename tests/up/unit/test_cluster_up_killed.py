@@ -11,6 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 import yaml
+from tests.up.unit.cluster_here import pod
 from tests.up.unit.cluster_process import up
 
 pytestmark = [pytest.mark.attack, pytest.mark.slow]
@@ -62,7 +63,8 @@ class Writer:
                 name = f"w{self._number}-{self._count}"
                 await self._write(api, "POST", SERVICES, service(name), name, 0)
                 done.release()
-                await api.send("POST", PODS, pod(name))
+                meta = {"labels": {"app": name}, "annotations": {"vipwire.io/address": "10.1.0.5"}}
+                await api.send("POST", PODS, pod(name, metadata=meta))
                 change = {"metadata": {"labels": {"step": "1"}}}
                 await self._write(api, "PATCH", f"{SERVICES}/{name}", change, name, 1)
                 done.release()
@@ -81,11 +83,6 @@ class Writer:
 def service(name: str) -> dict[str, Any]:
     spec = {"type": "NodePort", "selector": {"app": name}, "ports": [{"port": 80}]}
     return {"metadata": {"name": name, "labels": {"step": "0"}}, "spec": spec}
-
-
-def pod(name: str) -> dict[str, Any]:
-    meta = {"name": name, "labels": {"app": name}, "annotations": {"vipwire.io/address": "10.1.0.5"}}
-    return {"metadata": meta, "spec": {"containers": [{"name": "a", "image": "none"}]}}
 
 
 async def load_and_kill(folder: Path, process: "subprocess.Popen[str]", writers: list[Writer], requests: int) -> None:
