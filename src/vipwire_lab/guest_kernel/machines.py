@@ -45,7 +45,7 @@ class UserMode:
     def build_command(self, home: Path, guest: Guest, writable: Sequence[Path], lines: Sequence[int]) -> list[str]:
         del writable  # hostfs makes all writable
         allowed = sorted(os.sched_getaffinity(0))
-        # Its kernel and its programs take turns at each system call: from one CPU to another that takes twice as long.
+        # Its kernel and its programs take turns at each system call, which between two CPUs takes twice as long.
         pinned = str(allowed[guest.cpu % len(allowed)])
         return [
             *(find_program("taskset"), "--cpu-list", pinned),
