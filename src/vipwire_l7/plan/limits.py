@@ -5,16 +5,17 @@ counts one namespace alone: no namespace can make vipwire refuse an object of an
 vipwire never refuses an object for a younger one.
 """
 
-import enum
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from vipwire.model.names import ObjectName
+from vipwire_l7.watch.objects import KeyEnum
 from vipwire_l7.watch.snapshot import ObjectRef
 
 
-class Limited(enum.Enum):
+class Limited(KeyEnum):
     """The kinds of `--namespace-limit`."""
 
     HOSTS = "hosts"
@@ -45,8 +46,22 @@ MOST: Final[Most] = {
 Of reloads, statuses and Events, so many are allowed a minute, and as many at once.
 """
 Age: TypeAlias = tuple[str, ObjectName, int]
-Demand: TypeAlias = Mapping[tuple[Limited, Hashable], int]
-"""The counts of an object: two objects with the same host, certificate or backend count once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What an object asks for, and its age. A host, backend or certificate of two objects counts once."""
+
+    age: Age
+    hosts: tuple[Hashable, ...] = ()
+    paths: int = 0
+    backends: tuple[Hashable, ...] = ()
+    certificates: tuple[Hashable, ...] = ()
+    listeners: int = 0
+
+    def list_keys(self) -> tuple[tuple[Limited, tuple[Hashable, ...]], ...]:
+        hosts, backends = (Limited.HOSTS, self.hosts), (Limited.BACKENDS, self.backends)
+        return hosts, backends, (Limited.CERTIFICATES, self.certificates)
 
 
 def parse_limits(texts: Iterable[str]) -> Most:
@@ -60,47 +75,62 @@ def parse_limits(texts: Iterable[str]) -> Most:
     return made
 
 
-def count_each(kind: Limited, keys: Iterable[Hashable]) -> dict[tuple[Limited, Hashable], int]:
-    return {(kind, key): 1 for key in keys}
-
-
 class _Namespace:
     def __init__(self) -> None:
-        self.objects: dict[ObjectRef, tuple[Age, Demand]] = {}
-        self.sums, self._users = Counter[Limited](), Counter[tuple[Limited, Hashable]]()
+        self.objects: dict[ObjectRef, Demand] = {}
+        self._sums = Counter[Limited]()
+        """The counts, too high if two objects have a key in common."""
+        self._users: dict[Limited, Counter[Hashable]] = {}
+        """The users of each key, for kinds whose sum has exceeded the limit."""
         self.refused: dict[ObjectRef, str] = {}
 
-    def replace_demand(self, ref: ObjectRef, age: Age, demand: Demand) -> None:
-        _, before = self.objects.pop(ref, (age, {}))
-        for key, number in before.items():
-            self._users[key] -= 1
-            if not self._users[key]:
-                del self._users[key]
-                self.sums[key[0]] -= number
-        for key, number in demand.items():
-            self.sums[key[0]] += 0 if key in self._users else number
-            self._users[key] += 1
-        if demand:
-            self.objects[ref] = age, demand
+    def replace_demand(self, ref: ObjectRef, demand: Demand | None) -> None:
+        for each, step in ((self.objects.pop(ref, None), -1), (demand, 1)):
+            if each is None:
+                continue
+            self._sums[Limited.PATHS] += step * each.paths
+            self._sums[Limited.LISTENERS] += step * each.listeners
+            for kind, keys in each.list_keys():
+                self._sums[kind] += step * len(keys)
+                if kind in self._users:
+                    _count_users(self._users[kind], keys, step)
+        if demand is not None:
+            self.objects[ref] = demand
 
     def judge(self, most: Most) -> set[ObjectRef]:
         """Decide which objects exceed a limit; return those whose answer changed."""
         before, self.refused = self.refused, {}
-        if any(number > most[kind] for kind, number in self.sums.items()):
-            had, sums = set[tuple[Limited, Hashable]](), Counter[Limited]()
-            for ref, (_, demand) in sorted(self.objects.items(), key=lambda each: each[1][0]):
-                more = Counter[Limited]()
-                for key, number in demand.items():
-                    if key not in had:
-                        more[key[0]] += number
-                kind = next((kind for kind, number in more.items() if sums[kind] + number > most[kind]), None)
-                if kind is not None:
+        if any(self._count(kind) > most[kind] for kind in self._sums if self._sums[kind] > most[kind]):
+            had, sums = {kind: set[Hashable]() for kind in Limited}, Counter[Limited]()
+            for ref, demand in sorted(self.objects.items(), key=lambda each: each[1].age):
+                more = {kind: len(set(keys) - had[kind]) for kind, keys in demand.list_keys()}
+                more |= {Limited.PATHS: demand.paths, Limited.LISTENERS: demand.listeners}
+                over = (kind for kind, number in more.items() if number and sums[kind] + number > most[kind])
+                if (kind := next(over, None)) is not None:
                     self.refused[ref] = _describe_excess(kind, most[kind])
                 else:
-                    had.update(demand)
                     sums.update(more)
+                    for each, keys in demand.list_keys():
+                        had[each].update(keys)
         both = before.keys() | self.refused.keys()
         return {ref for ref in both if before.get(ref) != self.refused.get(ref)}
+
+    def _count(self, kind: Limited) -> int:
+        """Count the keys of a kind, each once."""
+        if kind in (Limited.PATHS, Limited.LISTENERS):
+            return self._sums[kind]
+        if kind not in self._users:
+            users = self._users[kind] = Counter[Hashable]()
+            for demand in self.objects.values():
+                _count_users(users, dict(demand.list_keys())[kind], 1)
+        return len(self._users[kind])
+
+
+def _count_users(users: Counter[Hashable], keys: Iterable[Hashable], step: int) -> None:
+    for key in keys:
+        users[key] += step
+        if not users[key]:
+            del users[key]
 
 
 class Limits:
@@ -111,13 +141,13 @@ class Limits:
         self._namespaces: dict[str, _Namespace] = {}
         self._changed = set[str]()
 
-    def record_demand(self, ref: ObjectRef, age: Age, demand: Demand) -> None:
-        """Record an object's demand; an empty one removes the object."""
+    def record_demand(self, ref: ObjectRef, demand: Demand | None) -> None:
+        """Record an object's demand; None removes the object."""
         known = self._namespaces.get(ref[1].namespace) or _Namespace()
-        if known.objects.get(ref) != ((age, demand) if demand else None):
+        if known.objects.get(ref) != demand:
             self._namespaces[ref[1].namespace] = known
             self._changed.add(ref[1].namespace)
-            known.replace_demand(ref, age, demand)
+            known.replace_demand(ref, demand)
 
     def judge(self) -> set[ObjectRef]:
         """Check the changed namespaces; return the objects whose answer changed."""

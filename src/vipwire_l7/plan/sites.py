@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.plan.policy import Policy
-from vipwire_l7.watch.objects import BackendEndpoint, BackendPort
+from vipwire_l7.watch.objects import BackendEndpoint, BackendPort, KeyEnum
 
 UNAVAILABLE = "unavailable"
 """The pool that answers 503 for a path without its Service."""
@@ -31,7 +31,7 @@ EVERY_HOST = "*"
 """The site of rules without a host."""
 
 
-class Match(enum.Enum):
+class Match(KeyEnum):
     """How a route compares paths. Exact wins over expressions, these over prefixes; then the longest wins."""
 
     EXACT = "exact"
@@ -161,7 +161,7 @@ class Certificate:
     """Whether the operator's own frontend serves the certificate. Other frontends list theirs."""
 
 
-class Mode(enum.Enum):
+class Mode(KeyEnum):
     """The protocol that a frontend reads."""
 
     HTTP = "http"

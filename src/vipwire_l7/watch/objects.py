@@ -21,7 +21,13 @@ Json: TypeAlias = dict[str, Any]
 """A JSON object of an API server."""
 
 
-class IngressKind(enum.Enum):
+class KeyEnum(enum.Enum):
+    """An enum whose members are keys of large tables: the hash of `Enum` is a call of a Python function."""
+
+    __hash__ = object.__hash__
+
+
+class IngressKind(KeyEnum):
     """The kinds from which vipwire plans HAProxy's configuration; the value is the kind in a manifest.
 
     `vipwire_l7.gateway` reads the kinds of the Gateway API.

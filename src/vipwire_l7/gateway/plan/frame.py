@@ -151,9 +151,7 @@ class _Draft:
         for gateway in gateways:
             owners: tuple[ListenerOwner, ...] = (gateway, *self._of_gateway.get(gateway.name, ()))
             for number, each in enumerate(owners):
-                self._limits.record_demand(
-                    (each.kind, each.name), (*each.age, min(number, 1)), count_listener_demand(each)
-                )
+                self._limits.record_demand((each.kind, each.name), count_listener_demand(each, min(number, 1)))
         self._limits.judge()
 
     def add_gateway(self, gateway: Gateway) -> None:

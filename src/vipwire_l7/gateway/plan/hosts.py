@@ -8,10 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TypeAlias
 
-from vipwire.model.names import ObjectName
-from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, RouteObject
 from vipwire_l7.gateway.plan.matching.precedence import Entry, HostSteps, count_matches, order_matches
-from vipwire_l7.gateway.plan.routes import FrontendKey, HostEntries, RouteResult
+from vipwire_l7.gateway.plan.routes import FrontendKey, HostEntries, RouteResult, rank_route
 from vipwire_l7.plan.budget import MOST_STEPS, Budget
 from vipwire_l7.plan.plan import HostPlan
 from vipwire_l7.plan.sites import Choice
@@ -20,11 +18,6 @@ from vipwire_l7.watch.snapshot import ObjectRef
 HostKey: TypeAlias = tuple[FrontendKey, str]
 Refused: TypeAlias = tuple[str, tuple[HostEntries, ...]]
 """The reason why a route exceeds the budget, and the entries that deny requests in its place."""
-
-
-def rank_route(route: RouteObject) -> tuple[str, ObjectName, int]:
-    """Return the sort key by which routes are planned: the oldest first."""
-    return (*route.age, ROUTE_KINDS.index(route.kind))
 
 
 class Hosts:

@@ -17,7 +17,7 @@ from vipwire_l7.gateway.plan.kinds.hostnames import covers_host, list_covering_h
 from vipwire_l7.gateway.plan.kinds.objects import Gateway, GatewayWorld, ListenerOwner, ListenerSet, Verdict, no, yes
 from vipwire_l7.gateway.plan.tls import ClientCheck, read_client_validation, read_listener_certificates
 from vipwire_l7.gateway.watch import wire
-from vipwire_l7.plan.limits import Demand, Limited, count_each
+from vipwire_l7.plan.limits import Demand
 from vipwire_l7.plan.sites import EVERY_HOST, Certificate, Mode
 from vipwire_l7.watch.convert import is_host
 from vipwire_l7.watch.objects import IngressKind
@@ -138,13 +138,11 @@ def group_sets_by_gateway(world: GatewayWorld) -> dict[ObjectName, list[Listener
     return found
 
 
-def count_listener_demand(owner: ListenerOwner) -> Demand:
+def count_listener_demand(owner: ListenerOwner, rank: int) -> Demand:
+    """Count the listeners of a Gateway or ListenerSet; of objects with the same age, a lower `rank` counts first."""
     refs = (ref for each in owner.spec.listeners if each.tls for ref in each.tls.certificate_refs)
     names = {ObjectName(ref.namespace or owner.name.namespace, ref.name) for ref in refs}
-    return {
-        (Limited.LISTENERS, (owner.kind, owner.name)): len(owner.spec.listeners),
-        **count_each(Limited.CERTIFICATES, names),
-    }
+    return Demand((*owner.age, rank), certificates=tuple(names), listeners=len(owner.spec.listeners))
 
 
 def allows_listener_set(item: ListenerSet, gateway: Gateway, world: GatewayWorld) -> bool:

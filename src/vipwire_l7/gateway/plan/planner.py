@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.frame import KINDS, Frame, plan_frame
-from vipwire_l7.gateway.plan.hosts import HostKey, Hosts, rank_route
+from vipwire_l7.gateway.plan.hosts import HostKey, Hosts
 from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting, GatewayWorld
 from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.own_services import OwnService
-from vipwire_l7.gateway.plan.routes import FrontendKey, RouteResult, plan_route
+from vipwire_l7.gateway.plan.routes import FrontendKey, RouteResult, plan_route, rank_route
 from vipwire_l7.gateway.plan.rules import Shares
 from vipwire_l7.gateway.plan.statuses import (
     write_gateway_status,
@@ -176,11 +176,11 @@ class GatewayPlanner:
         self._told.add(ref)
         if now is not None:
             self._results[ref] = now
-            self._limits.record_demand(ref, rank_route(now.route), now.count_demand())
+            self._limits.record_demand(ref, now.count_demand())
             if text := self._limits.find_excess(ref):
                 now.leave_out(text)
         elif before is not None:
-            self._limits.record_demand(ref, rank_route(before.route), {})
+            self._limits.record_demand(ref, None)
         else:
             return
         hosts |= self._hosts.replace_route(ref, before, now)

@@ -14,7 +14,7 @@ from vipwire.model.problem import Problem
 from vipwire_l7.gateway.plan.attach import Attachment, Parent, isolate_hostnames, resolve_parents
 from vipwire_l7.gateway.plan.frame import Frame, list_problems
 from vipwire_l7.gateway.plan.kinds.hostnames import rank_breadth
-from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, RouteObject, no
+from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewayWorld, RouteObject, no
 from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.matching.matches import ALL
 from vipwire_l7.gateway.plan.matching.precedence import Entry, is_tried
@@ -24,12 +24,17 @@ from vipwire_l7.gateway.plan.statuses import write_parent_status
 from vipwire_l7.gateway.plan.targets import Targets
 from vipwire_l7.plan.budget import estimate_condition_steps
 from vipwire_l7.plan.expressions import estimate_steps
-from vipwire_l7.plan.limits import Demand, Limited, count_each
+from vipwire_l7.plan.limits import Demand
 from vipwire_l7.plan.sites import CLOSED, Choice, Match, Mode, Pool
 from vipwire_l7.watch.objects import IngressKind, Json
 
 FrontendKey = tuple[str, Mode]
 """An address and port, and the mode of its frontend."""
+
+
+def rank_route(route: RouteObject) -> tuple[str, ObjectName, int]:
+    """Return the sort key by which routes are planned: the oldest first."""
+    return (*route.age, ROUTE_KINDS.index(route.kind))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +99,9 @@ class RouteResult:
         return self.read.list_failures(len(rules))
 
     def count_demand(self) -> Demand:
-        return {
-            **count_each(Limited.HOSTS, ((each.way, each.host) for each in self.brought)),
-            (Limited.PATHS, (self.route.kind, self.route.name)): sum(len(each.entries) for each in self.brought),
-            **count_each(Limited.BACKENDS, self.pools),
-        }
+        hosts = tuple(dict.fromkeys((each.way, each.host) for each in self.brought))
+        paths = sum(len(each.entries) for each in self.brought)
+        return Demand(rank_route(self.route), hosts, paths, tuple(self.pools))
 
     def leave_out(self, text: str) -> None:
         """Leave the route out, but deny its guarded paths: without the route, older paths could bypass the guard."""

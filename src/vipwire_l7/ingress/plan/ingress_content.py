@@ -12,7 +12,7 @@ from vipwire.model.problem import Problem
 from vipwire.plan.annotations import read_weights
 from vipwire_l7.plan.annotations import AnnotationValues, read_annotations
 from vipwire_l7.plan.dependencies import RecordedObjects
-from vipwire_l7.plan.limits import Demand, Limited, count_each
+from vipwire_l7.plan.limits import Demand
 from vipwire_l7.plan.policy import Canary, Policy, intern_policy
 from vipwire_l7.plan.pool_policy import (
     choose_protocol,
@@ -25,7 +25,7 @@ from vipwire_l7.plan.pool_policy import (
 )
 from vipwire_l7.plan.sessions import add_session_mark
 from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Match, ObjectField, Pool, name_pool
-from vipwire_l7.watch.objects import BackendService, Ingress, IngressKind, PathRule, PathType, Secret, ServiceRef
+from vipwire_l7.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef
 
 Key: TypeAlias = tuple[str, Match, str]
 """A site, a path type and a path: only one Ingress can have each."""
@@ -103,12 +103,9 @@ def read_ingress(ingress: Ingress, secrets: RecordedObjects[Secret]) -> IngressC
 def count_ingress_demand(wanted: IngressContent) -> Demand:
     ingress = wanted.ingress
     refs = {ingress.default_backend, *(rule.backend for rule in ingress.rules)} - {None}
-    return {
-        **count_each(Limited.HOSTS, wanted.sites),
-        (Limited.PATHS, (IngressKind.INGRESS, ingress.name)): len(wanted.keys),
-        **count_each(Limited.BACKENDS, ((ref, wanted.policy) for ref in refs)),
-        **count_each(Limited.CERTIFICATES, (tls.secret for tls in ingress.tls if tls.secret is not None)),
-    }
+    backends = tuple((ref, wanted.policy) for ref in refs)
+    secrets = tuple({tls.secret for tls in ingress.tls if tls.secret is not None})
+    return Demand((*ingress.age, 0), tuple(wanted.at), len(wanted.keys), backends, secrets)
 
 
 def leave_out(wanted: IngressContent, text: str) -> IngressContent:

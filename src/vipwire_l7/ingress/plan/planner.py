@@ -164,16 +164,16 @@ class IngressPlanner:
         if ingress is not None and is_ours(ingress, world.snapshot.classes, self._setting):
             try:
                 now = read_ingress(ingress, world.secrets)
-                self._limits.record_demand(ref, (*ingress.age, 0), count_ingress_demand(now))
+                self._limits.record_demand(ref, count_ingress_demand(now))
                 if text := self._limits.find_excess(ref):
                     now = leave_out(now, text)
                 self._wanted[name] = now
             except Exception as error:  # noqa: BLE001  # an unexpected exception must cost this Ingress only
-                self._limits.record_demand(ref, (*ingress.age, 0), {})
+                self._limits.record_demand(ref, None)
                 self._failed[name] = ingress, make_failure(name, error)
             self._looked_at.record((_CONTENT, name), world.take_lookups())
         else:
-            self._limits.record_demand(ref, ("", name, 0), {})
+            self._limits.record_demand(ref, None)
             for what in (_CONTENT, _DEFAULT, _CERTIFICATES):
                 self._looked_at.forget((what, name))
         self.kept.admitted.put(name, (name in self._wanted or name in self._failed) or None)
