@@ -11,8 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from prometheus_client import CollectorRegistry
-
 from vipwire.errors import ConfigError
 from vipwire.http_server.server import Serving
 from vipwire.logging import log
@@ -90,9 +88,7 @@ async def serve_api(
     """
     keys = Keys(place.folder, _certificate_names(place, services.address_at(API_NUMBER)), clock, place.life)
     tls = keys.tls
-    bounds, metrics = Bounds().lowered_to_files(raise_limit()), CollectorRegistry()
-    metrics.register(PartFailures(supervisor))
-    store = registry.store
+    bounds, store = Bounds().lowered_to_files(raise_limit()), registry.store
 
     def troubles() -> Mapping[str, str]:
         found = {**supervisor.troubles(), **({"etcd": store.trouble} if store.shared else {})}
@@ -101,11 +97,12 @@ async def serve_api(
     def notes() -> Mapping[str, str]:
         return {"etcd": store.note, "announcements": addresses.note}
 
-    server = ApiServer(registry, keys.access.identify, troubles=troubles, notes=notes, metrics=metrics, bounds=bounds)
-    keys.when_read = server.end_withdrawn
     shared = SharedCredentials(registry, keys, place.node, supervisor.guard("shared credentials"))
     enrolment = Enrolment(registry, keys.load_authority, clock, shared.read_changes)
-    keys.access.bootstrap, server.extra = enrolment.user_of_token, enrolment
+    identify = partial(keys.access.identify, find_bootstrap_user=enrolment.user_of_token)
+    server = ApiServer(registry, identify, enrolment, troubles=troubles, notes=notes, bounds=bounds)
+    server.metrics.register(PartFailures(supervisor))
+    keys.call_after_changes(server.end_withdrawn)
     try:
         serving, port = await server.listen(place.address, place.port, tls)
     except OSError as error:

@@ -51,8 +51,9 @@ async def open_store(folder: Path, limit: int, etcd: EtcdSettings | None, clock:
         from vipwire_up.store.etcd.client import Client  # noqa: PLC0415  # an optional dependency
         from vipwire_up.store.etcd.store import EtcdStore  # noqa: PLC0415
     own = {format_address(each.address) for each in read_addresses()}
-    client, note = Client(etcd.with_nearest_first(own), clock), folder / _NOTE
-    noted, client.cluster = _read_note(note)
+    note = folder / _NOTE
+    noted, number = _read_note(note)
+    client = Client(etcd.with_nearest_first(own), clock, number)
     try:
         store = EtcdStore(client, etcd.prefix, is_readable)
         await store.open()
@@ -77,7 +78,6 @@ async def _claim_prefix(store: "EtcdStore", prefix: str, folder: Path, now: date
         raise StoreError(f"etcd is empty at prefix {prefix}, and {was}: {why}; {fresh}")
     ours = authority_key_hash(folder / "pki", now)
     check_prefix_owner(await store.transactions.claim_prefix(ours), prefix, folder / "pki", now)
-    store.transactions.owner = ours  # write and read only while the prefix has this owner
 
 
 def _read_note(note: Path) -> tuple[str, int]:

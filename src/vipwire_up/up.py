@@ -26,6 +26,7 @@ from vipwire.logging import log
 from vipwire.process_lifecycle import systemd
 from vipwire.process_lifecycle.supervision import Begun
 from vipwire_up.announcing.announced import Announced
+from vipwire_up.announcing.choose import View
 from vipwire_up.announcing.claims import Claims
 from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES as ANNOUNCED_RESOURCES
@@ -149,14 +150,15 @@ class _Cluster:
             setting.folder, setting.address, setting.port, setting.names, setting.node, own, life
         )
         claims = Claims(LocalObjects(registry, "vipwire-announcer"), setting.node, setting.announce, current_time)
-        announced = Announced(objects, setting.node, setting.announce, current_time, setting.proxy)
+        view, interface = View(), setting.announce
+        announced = Announced(objects, setting.node, interface, current_time, view.services_at, setting.proxy)
         self._server: Server | None = None
         if shared:
             self._server = Server(registry, setting.node, identity)
         self._readiness = NodeReadiness(registry.store, self._supervisor.guard("Node readiness"))
         self._ending = Ending("vipwire up")
         serves = self._ending.has_programmed_rules if setting.proxy is not None else None
-        self._addresses = AddressKeeper(claims, announced, setting.announce, serves, self._is_named)
+        self._addresses = AddressKeeper(claims, view, announced, interface, serves, self._is_named)
         self.parts = Parts(self._supervisor)
 
     def _is_named(self) -> bool:

@@ -96,7 +96,6 @@ class Client:
     async def _send(self, server: Server, request: bytes, *, again: bool) -> tuple[Wire, Response]:
         kept = self._kept.get(server)
         wire = kept.pop() if kept else await _connect(server)
-        wire.on_idle_end = _ignore_end
         answer = wire.send(request)
         try:
             await answer.head()
@@ -111,11 +110,10 @@ class Client:
         return wire, answer
 
     def _release_connection(self, server: Server, wire: Wire) -> None:
-        if wire.release():
+        if wire.release(lambda wire: self._forget_connection(server, wire, wire.used)):
             wires = self._kept[server]
             wires.append(wire)
             asyncio.get_running_loop().call_later(_KEPT_SECONDS, self._forget_connection, server, wire, wire.used)
-            wire.on_idle_end = lambda wire: self._forget_connection(server, wire, wire.used)
 
     def _forget_connection(self, server: Server, wire: Wire, used: int) -> None:
         """Close a connection that has carried no request since its number `used`."""
@@ -140,10 +138,6 @@ def reason_of(error: BaseException) -> str:
 def _hide_password(url: str) -> str:
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
-
-
-def _ignore_end(_wire: Wire) -> None:
-    """Do nothing: a connection in use notices its end itself."""
 
 
 async def _connect(server: Server) -> Wire:

@@ -33,12 +33,12 @@ class HttpError(VipwireError):
 
 
 class Wire(asyncio.Protocol):
-    """A connection to a server. Calls `on_idle_end` if the server closes it or sends bytes between requests."""
+    """A connection to a server."""
 
     def __init__(self) -> None:
         self.transport: asyncio.Transport = cast(asyncio.Transport, None)
         self.used = 0
-        self.on_idle_end: Callable[[Wire], None] = _ignore_wire
+        self._on_idle_end: Callable[[Wire], None] = _ignore_wire
         self._answer: Response | None = None
         self._parser: Any = None
         self._ended = False
@@ -49,7 +49,7 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._answer is None:  # no request is waiting
             self.close()
-            self.on_idle_end(self)
+            self._on_idle_end(self)
             return
         answer = self._answer
         answer.begun, answer.moved = True, False
@@ -65,7 +65,7 @@ class Wire(asyncio.Protocol):
         """End the current answer: complete if the body lasts until the connection closes, else failed."""
         self._ended = True
         if self._answer is None:
-            self.on_idle_end(self)
+            self._on_idle_end(self)
         elif self._answer.until_close and error is None:
             self._answer.on_message_complete()
         else:
@@ -83,8 +83,12 @@ class Wire(asyncio.Protocol):
             self.transport.write(request)
         return self._answer
 
-    def release(self) -> bool:
-        """Finish the answer; report whether the connection can carry another request."""
+    def release(self, on_idle_end: Callable[["Wire"], None]) -> bool:
+        """Finish the answer; report whether the connection can carry another request.
+
+        The connection calls `on_idle_end` if the server closes it, or sends bytes, before the next request.
+        """
+        self._on_idle_end = on_idle_end
         answer, self._answer, self._parser = self._answer, None, None
         reusable = answer is not None and answer.reusable and not self._ended and not self.transport.is_closing()
         if not reusable:

@@ -1,11 +1,12 @@
 """Reports announced addresses in the log and in Events: which machine announces each, and conflicts."""
 
 import asyncio
+import contextlib
 import ipaddress
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Final
+from typing import Final, NamedTuple
 
 from vipwire.config.configuration import Config
 from vipwire.kube.errors import ApiError, UnreachableError
@@ -19,23 +20,38 @@ from vipwire_up.store_watch.events import build_event
 
 _TOLD_AGAIN: Final = 600.0
 _MOST_TOLD: Final = 1000
+_MOST_EVENTS: Final = 1000
+"""The Events that wait for the API server; later ones are dropped."""
+
+
+class _Event(NamedTuple):
+    service: ObjectName
+    reason: str
+    message: str
+    kind: str
 
 
 class Announced:
     """Reports the addresses of Services that one interface of a machine announces.
 
-    The announcer sets `tasks`, which write the Events, and `holders`, which names the Services of an address. `proxy`
-    is the configuration of the proxy on this machine: its state directory gets the addresses for `vipwire view`.
+    `services_at` names the Services of an address. `proxy` is the configuration of the proxy on this machine: its
+    state directory gets the addresses for `vipwire view`.
     """
 
     def __init__(
-        self, objects: Objects, node: str, interface: str, now: Callable[[], datetime], proxy: Config | None = None
+        self,
+        objects: Objects,
+        node: str,
+        interface: str,
+        now: Callable[[], datetime],
+        services_at: Callable[[str], Iterable[ObjectName]],
+        proxy: Config | None = None,
     ) -> None:
         self._path = None if proxy is None else announced_file(proxy.state_dir)
         self._addresses: dict[str, AnnouncedAddress] = {}
         self._objects, self._node, self._interface, self._now = objects, node, interface, now
-        self.tasks: asyncio.TaskGroup | None = None
-        self.holders: Callable[[str], Iterable[ObjectName]] = lambda _address: ()
+        self._services_at = services_at
+        self._events = asyncio.Queue[_Event](_MOST_EVENTS)
         self._told: dict[tuple[bytes, bytes], float] = {}
 
     def record_start(self, addresses: Iterable[bytes]) -> None:
@@ -86,15 +102,21 @@ class Announced:
         self._report_to_services(text, "AddressConflict", f"{other} announces {text} on {where}, {more}", "Warning")
 
     def _report_to_services(self, address: str, reason: str, message: str, kind: str) -> None:
-        for name in self.holders(address):
-            if self.tasks is not None:
-                self.tasks.create_task(self._write_event(name, reason, message, kind))
+        for name in self._services_at(address):
+            with contextlib.suppress(asyncio.QueueFull):  # the API server does not answer; an Event only informs
+                self._events.put_nowait(_Event(name, reason, message, kind))
 
-    async def _write_event(self, name: ObjectName, reason: str, message: str, kind: str) -> None:
+    async def write_events(self) -> None:
+        """Write the Events until cancelled."""
+        while True:
+            await self._write_event(await self._events.get())
+
+    async def _write_event(self, told: _Event) -> None:
+        namespace = told.service.namespace
         try:
-            service = await self._objects.read(SERVICES, name.namespace, name.name)
+            service = await self._objects.read(SERVICES, namespace, told.service.name)
             if service is not None:
-                event = build_event(SERVICES, service, reason, message, self._now(), kind=kind)
-                await self._objects.create(EVENTS, name.namespace, event)
+                event = build_event(SERVICES, service, told.reason, told.message, self._now(), kind=told.kind)
+                await self._objects.create(EVENTS, namespace, event)
         except (ApiError, UnreachableError):  # the Event only informs
             return

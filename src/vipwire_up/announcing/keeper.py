@@ -43,7 +43,7 @@ Follow: TypeAlias = Callable[[Emit], Coroutine[Any, Any, None]]
 
 
 class AddressKeeper:
-    """Announces on one interface the addresses that `claims` has.
+    """Announces on one interface the addresses that `claims` has, of the Services in `view`.
 
     The keeper begins when `serves` reports that this machine's proxy has programmed its rules; `serves` is None
     without a proxy. `named` reports whether this process holds the name of its Node.
@@ -52,6 +52,7 @@ class AddressKeeper:
     def __init__(
         self,
         claims: Claims,
+        view: View,
         announced: Announced,
         interface: str,
         serves: Callable[[], bool] | None = None,
@@ -61,14 +62,13 @@ class AddressKeeper:
         self._serves = serves
         self._carrier: CarrierWatch | None = None
         self._link_news = asyncio.Event()
-        self._view = View()
+        self._view = view
         self._announcer: Announcer | None = None
         self._speaking: set[str] = set()
         self._news = asyncio.Event()
         self._pending: set[asyncio.TimerHandle] = set()
         self._told = ""
         self._leaving = False
-        announced.holders = self._view.services_at
 
     async def run(self, follow: Follow, begun: Callable[[], None]) -> None:
         """Announce until cancelled. `follow` emits objects and changes. Raise ConfigError for the interface."""
@@ -83,7 +83,7 @@ class AddressKeeper:
         loop.add_reader(carrier, self._follow_carrier)
         try:
             async with asyncio.TaskGroup() as tasks:
-                self._announced.tasks = tasks
+                tasks.create_task(self._announced.write_events(), name="announcements: Events")
                 tasks.create_task(follow(self._note_event), name="announcements: objects")
                 tasks.create_task(self._renew_until_cancelled(), name="announcements: Lease")
                 tasks.create_task(self._reconcile_on_news(), name="announcements: addresses")

@@ -75,24 +75,23 @@ class ApiServer:
         self,
         registry: Registry,
         identify: Identify,
+        extra: Extra | None = None,
         *,
         troubles: Callable[[], Mapping[str, str]] = dict,
         notes: Callable[[], Mapping[str, str]] = dict,
-        metrics: CollectorRegistry | None = None,
         bookmark_every: float = BOOKMARK_SECONDS,
         bounds: Bounds | None = None,
     ) -> None:
         self._registry = registry
-        self._identify = identify
+        self._identify, self._extra = identify, extra
         self._named = NamedSecrets(registry.store)
-        self._troubles, self._notes, self._metrics = troubles, notes, metrics or CollectorRegistry()
+        self._troubles, self._notes, self.metrics = troubles, notes, CollectorRegistry()
         self._bookmark_every = bookmark_every
         self.bounds = bounds or Bounds()
         self.in_flight = InFlight(self.bounds)
-        self._counted = ApiMetrics(self._metrics, self.in_flight, registry.store)
+        self._counted = ApiMetrics(self.metrics, self.in_flight, registry.store)
         self._failures = RateLimitedLog()
         self._watching: dict[Exchange, authorization.User] = {}
-        self.extra: Extra | None = None
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None) -> tuple[Serving, int]:
         """Listen at an address, port 0 for any; return the closer and the port. Raise OSError."""
@@ -143,8 +142,8 @@ class ApiServer:
             raise authorization.forbidden_impersonation(user, request.headers["impersonate-user"])
         if request.method == "POST" and (review := REVIEWS.get(request.path)) is not None:
             return await self._answer_review(request, review, user)
-        if self.extra is not None and request.path.startswith(_EXTRA):
-            return await self._answer_extra(request, user, self.extra)
+        if self._extra is not None and request.path.startswith(_EXTRA):
+            return await self._answer_extra(request, user, self._extra)
         if _is_page(request.path):
             return self._answer_page(request, user)
         query = Parameters(request.parameters)
@@ -233,7 +232,7 @@ class ApiServer:
         accept = request.headers.get("accept", "")
         if request.path == "/metrics":
             write, media = choose_encoder(accept)
-            return Reply(write(self._metrics), headers={"Content-Type": media})
+            return Reply(write(self.metrics), headers={"Content-Type": media})
         page = read_page(request.path, accept, request.headers.get("host", ""))
         tag = {"ETag": page.tag, "Vary": "Accept"}
         if page.tag in request.headers.get("if-none-match", ""):

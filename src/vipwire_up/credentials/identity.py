@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import yaml
 
@@ -26,6 +26,7 @@ from vipwire_up.credentials.machine_records import INGRESS_USER
 from vipwire_up.credentials.revocation import NOBODY, Revoked
 
 _AUTHENTICATED: Final = "system:authenticated"
+FindUser: TypeAlias = Callable[[str], User | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,8 +70,6 @@ class Access:
         self.revoked = revoked
         self._others: Mapping[bytes, User] = {}
         self.withdrawn = Withdrawn()
-        self.bootstrap: Callable[[str], User | None] = lambda _token: None
-        """Return the user of a token that is not in the file, such as a joining machine's."""
 
     def set_own_tokens(self, tokens: Mapping[str, User]) -> None:
         self.own = {_digest_token(token): user for token, user in tokens.items()}
@@ -81,21 +80,25 @@ class Access:
         self._others, self.withdrawn = tokens, withdrawn
         return before != (tokens, withdrawn)
 
-    def identify(self, request: Exchange) -> User:
-        """Return the user: by token, by certificate, or anonymous. Raise ApiError 401 for invalid credentials."""
+    def identify(self, request: Exchange, find_bootstrap_user: FindUser | None = None) -> User:
+        """Return the user: by token, by certificate, or anonymous. Raise ApiError 401 for invalid credentials.
+
+        `find_bootstrap_user` returns the user of a bootstrap token.
+        """
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme:
-            user = self.user_of(token.strip()) if scheme.lower() == "bearer" else None
+            user = self.user_of(token.strip(), find_bootstrap_user) if scheme.lower() == "bearer" else None
             if user is None or self._is_refused(user.name):
                 raise ApiError(401, "Unauthorized", "Unauthorized")
             return user
         return self._read_certificate_user(request.certificate) if request.certificate else ANONYMOUS
 
-    def user_of(self, token: str) -> User | None:
+    def user_of(self, token: str, find_bootstrap_user: FindUser | None = None) -> User | None:
         digest = _digest_token(token)
         if digest in self.withdrawn.tokens:
             return None
-        return self.own.get(digest) or self._others.get(digest) or self.bootstrap(token)
+        found = self.own.get(digest) or self._others.get(digest)
+        return found or (find_bootstrap_user(token) if find_bootstrap_user is not None else None)
 
     def _is_refused(self, name: str, serial: int = 0) -> bool:
         lists = self.revoked, self.withdrawn.others

@@ -47,9 +47,12 @@ class Keys:
         self._shown = _read_certificates(authority, pair.certificate)
         self.access.set_own_tokens(load_tokens(folder / TOKENS))
         self._url = ""
-        self.when_read: Callable[[], None] = lambda: None
-        """Called when the tokens or the file `revoked` change."""
+        self._after_changes: list[Callable[[], None]] = []
         self._known = {name: _read_file(folder / name) for name in (TOKENS, REVOKED)}
+
+    def call_after_changes(self, call: Callable[[], None]) -> None:
+        """Call after each change of the tokens or of the file `revoked`."""
+        self._after_changes.append(call)
 
     def write_kubeconfigs(self, url: str) -> Path:
         """Write a kubeconfig for each role with the server's URL; return the admin's path."""
@@ -89,7 +92,7 @@ class Keys:
             else:
                 log.info("read a credentials file again", file=path)
         if changed := self._known != before:
-            self.when_read()
+            self._tell_changed()
         return changed
 
     async def change_names(self, names: Iterable[str]) -> None:
@@ -120,7 +123,11 @@ class Keys:
 
     def set_shared_credentials(self, tokens: Mapping[bytes, User], withdrawn: Withdrawn) -> None:
         if self.access.set_shared_credentials(tokens, withdrawn):
-            self.when_read()
+            self._tell_changed()
+
+    def _tell_changed(self) -> None:
+        for call in self._after_changes:
+            call()
 
     def _set_tokens(self, path: Path, content: bytes) -> None:
         self.access.set_own_tokens(parse_tokens(path, content))

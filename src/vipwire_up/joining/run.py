@@ -24,6 +24,7 @@ from vipwire.model.net import add_brackets
 from vipwire.process_lifecycle import systemd
 from vipwire.process_lifecycle.supervision import Begun
 from vipwire_up.announcing.announced import Announced
+from vipwire_up.announcing.choose import View
 from vipwire_up.announcing.claims import RENEW_TIMEOUT, Claims
 from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES
@@ -163,10 +164,12 @@ class _Machine:
     async def _run_announcing(self, begun: Begun) -> None:
         node, interface = self._member.node, self._setting.announce
         async with RemoteObjects(self._api_access(), "vipwire-announcer", timeout=RENEW_TIMEOUT) as objects:
-            announced = Announced(objects, node, interface, current_time, self._setting.proxy)
+            view = View()
+            announced = Announced(objects, node, interface, current_time, view.services_at, self._setting.proxy)
             claims = Claims(objects, node, interface, current_time)
             serves = self._ending.has_programmed_rules if self._setting.proxy is not None else None
-            keeper = self._addresses = AddressKeeper(claims, announced, interface, serves, self._name.holds_name)
+            keeper = AddressKeeper(claims, view, announced, interface, serves, self._name.holds_name)
+            self._addresses = keeper
             await keeper.run(ApiSource(self._api_access(), RESOURCES).run, begun)
 
     async def _run_bgp(self, settings: BgpSettings, begun: Begun) -> None:

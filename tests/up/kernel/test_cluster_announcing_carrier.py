@@ -18,6 +18,7 @@ from vipwire.kube.resource import ObjectReader
 from vipwire.model.names import ObjectName
 from vipwire.watched_objects.event import Listed, Upserted
 from vipwire_up.announcing.announced import Announced
+from vipwire_up.announcing.choose import View
 from vipwire_up.announcing.claims import Claims
 from vipwire_up.announcing.keeper import AddressKeeper
 from vipwire_up.announcing.kinds import RESOURCES, AnnounceKind, Balanced, Machine
@@ -114,7 +115,9 @@ async def announcing(leases: Leases) -> AsyncIterator[tuple[Claims, AddressKeepe
         return datetime(2026, 1, 1, tzinfo=UTC)
 
     claims = Claims(leases, "n1", "near", now)
-    keeper = AddressKeeper(claims, Announced(leases, "n1", "near", now), "near", leases.proxy)
+    view = View()
+    announced = Announced(leases, "n1", "near", now, view.services_at)
+    keeper = AddressKeeper(claims, view, announced, "near", leases.proxy)
     async with asyncio.TaskGroup() as tasks:
         running = tasks.create_task(keeper.run(leases.follow, lambda: None))
         yield claims, keeper

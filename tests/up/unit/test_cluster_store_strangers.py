@@ -248,7 +248,6 @@ async def test_an_etcd_that_is_restored_under_its_servers_never_uses_a_revision_
             async with etcd_store(settings(etcd, PREFIX)) as one, etcd_store(settings(etcd, PREFIX)) as two:
                 for store in (one, two):
                     await store.transactions.claim_prefix(OURS)
-                    store.transactions.owner = OURS
                 await grows(one, "kept", 5)
                 path = await apart(snapshot, etcd, 0)
                 known = [*await grows(one, "lost", 60), *await grows(two, "lost-too", 3)]
@@ -272,7 +271,6 @@ async def test_no_request_writes_below_a_prefix_that_is_not_ours_any_more() -> N
         async with asyncio.timeout(120):
             async with etcd_store(settings(etcd, PREFIX)) as store:
                 assert await store.transactions.claim_prefix(OURS) == OURS
-                store.transactions.owner = OURS
                 (made,) = await store.write(put("one"))
                 await store.compact(made.revision)
                 await apart(emptied, etcd)

@@ -79,15 +79,18 @@ class UnansweredCallError(StoreError):
 
 
 class Client:
-    """A client of an etcd cluster. `clock` returns the time, for errors about certificates."""
+    """A client of an etcd cluster, whose ID is `cluster`, 0 for not known yet.
 
-    def __init__(self, settings: EtcdSettings, clock: Callable[[], datetime]) -> None:
+    `clock` returns the time, for errors about certificates.
+    """
+
+    def __init__(self, settings: EtcdSettings, clock: Callable[[], datetime], cluster: int = 0) -> None:
         self._settings, self._clock = settings, clock
         self._channels: dict[EtcdServer, tuple[object, grpc.aio.Channel]] = {}
         self._stale: list[grpc.aio.Channel] = []
         self._at, self._token = 0, ""
         self._failure = ""
-        self.cluster = 0
+        self.cluster = cluster
         """The ID of the etcd cluster; 0 until a member has answered."""
         self._seen = 0
         """The newest revision seen of that cluster. No answer of a majority is older."""

@@ -262,13 +262,17 @@ class Transactions:
         return (await self._client.call("KV/Put", MESSAGES["PutRequest"](key=key, value=value))).message
 
     async def claim_prefix(self, owner: bytes) -> bytes:
+        """Make a free prefix `owner`'s; return its owner. `owner` then reads and writes while the prefix has it."""
         key = self._layout.cluster
         note = MESSAGES["PutRequest"](key=key, value=owner)
         compare = MESSAGES["Compare"](result=EQUAL, target=MOD_REVISION, key=key, mod_revision=0)
         shown = _Op(request_range=_Range(key=key))
         request = MESSAGES["TxnRequest"](compare=[compare], success=[_Op(request_put=note)], failure=[shown])
         answer = (await self._client.call("KV/Txn", request)).message
-        return owner if answer.succeeded else bytes(answer.responses[0].response_range.kvs[0].value)
+        found = owner if answer.succeeded else bytes(answer.responses[0].response_range.kvs[0].value)
+        if found == owner:
+            self.owner = owner
+        return found
 
     async def read_owner(self) -> bytes:
         found = (await self._client.call("KV/Range", _Range(key=self._layout.cluster))).message.kvs
