@@ -44,7 +44,7 @@ def _reached(cluster: Cluster, host: str, target: Target) -> list[str]:
     """Connect from a Pod and from the node; list the answers that are not this host's."""
     wrong: list[str] = []
     for caller in (POD, NODE):
-        results = cluster.probe(caller, target, 2, timeout=3.0)
+        results = cluster.probe(caller, target, 2)
         wrong += [f"{caller} to {target}: {each}, expected {host}" for each in results if each.pod != host]
     return wrong
 
@@ -93,7 +93,7 @@ def test_a_hosts_own_connections_may_begin_at_the_services_port(cluster: Cluster
                 for source_port in (first, first + 1 + number):
                     wrong += [
                         f"{host}, port {source_port}, to {target}: {result}"
-                        for result in cluster.probe(Caller(host), target, 1, source_port, timeout=3.0)
+                        for result in cluster.probe(Caller(host), target, 1, source_port)
                         if result.pod != each
                     ]
         finally:
@@ -125,12 +125,11 @@ def test_no_other_service_takes_what_goes_to_an_endpoint(cluster: Cluster, famil
             cluster.put(f"{name}-other", [made, *other.slices(cluster.pods(*pods))])
             for kind in FrontendKind:
                 for caller in (POD, NODE, OUTSIDE):
-                    results = cluster.probe(caller, service.at(kind, family), 2, timeout=3.0)
+                    results = cluster.probe(caller, service.at(kind, family), 2)
                     what = f"{pods} {spec}, {caller} to the {kind.value}"
                     wrong += [f"{what}: {result}" for result in results if result.pod != host]
     finally:
-        for each in (f"{name}-other", name):
-            cluster.put(each, [])
+        cluster.put_all(dict.fromkeys((f"{name}-other", name), ()))
         cluster.lab.stop_echo_servers(host, [port])
     assert not wrong, "\n".join(wrong)
 
@@ -183,10 +182,8 @@ def test_no_service_takes_the_api_servers_port(cluster: Cluster, family: Family)
                     made["metadata"]["annotations"] = {"vipwire.io/port-range": f"{port - 9}-{port + 9}"}
                     cluster.put(name, [made, *slices])
                     wrong += [f"{order} {field}, a range: {each}" for each in _reached(cluster, "node-2", api)]
-                for each in order:
-                    cluster.put(each, [])
+                cluster.put_all(dict.fromkeys(order, ()))
     finally:
-        for each in (name, "kubernetes"):
-            cluster.put(each, [])
+        cluster.put_all(dict.fromkeys(order, ()))
         cluster.lab.stop_echo_servers("node-2", [port])
     assert not wrong, "\n".join(wrong)

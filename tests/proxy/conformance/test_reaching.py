@@ -12,11 +12,11 @@ from tests.proxy.conformance.cluster import POD_CIDRS, Cluster
 from tests.proxy.conformance.conftest import ClusterWith
 from tests.proxy.conformance.packets import NODE, OUTSIDE, POD, REMOTE_POD, Caller
 from tests.proxy.conformance.sentences import sentence
-from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS, LOAD_BALANCER, NODE_PORT
+from tests.proxy.conformance.services import CLUSTER_IP, EXTERNAL_IP, FRONTENDS, LOAD_BALANCER, NODE_PORT, LabService
 
 from vipwire.model.net import Family, Protocol
 from vipwire.plan.plan import FrontendKind
-from vipwire_lab.cluster.manifests import Backend, Port
+from vipwire_lab.cluster.manifests import Backend, Manifest, Port
 from vipwire_lab.namespaces.topology import UNDERLAY
 
 pytestmark = pytest.mark.conformance
@@ -102,8 +102,8 @@ def test_a_pod_reaches_itself_and_sees_its_node(
 
 @sentence("S9", "S44")
 def test_a_pod_reaches_itself_whatever_its_node_name_is(cluster: Cluster, family: Family) -> None:
-    unsaid: list[str] = []
     specs: tuple[dict[str, Any], ...] = ({}, {"externalTrafficPolicy": "Local"}, {"sessionAffinity": "ClientIP"})
+    services, bundles = dict[str, LabService](), dict[str, list[Manifest]]()
     for at, node_name in enumerate((None, "", "node-2", "nowhere")):
         for spec in specs:
             name = f"unnamed-{at}-{next(iter(spec), 'plain')}".lower()
@@ -113,16 +113,17 @@ def test_a_pod_reaches_itself_whatever_its_node_name_is(cluster: Cluster, family
                 del each["endpoints"][0]["nodeName"]
                 if node_name is not None:
                     each["endpoints"][0]["nodeName"] = node_name
-            cluster.put(name, [made, *slices])
-            for kind in FrontendKind:
-                for index in range(2):
-                    target = service.at(kind, family, index)
-                    unsaid += [
-                        f"{node_name} {spec} {kind.value} {target}: {result}"
-                        for result in cluster.probe(POD, target, 2, timeout=1.0)
-                        if result.saw != cluster.lab.address_of("node-1", family)
-                    ]
-            cluster.put(name, [])
+            services[f"{node_name} {spec}"], bundles[name] = service, [made, *slices]
+    cluster.put_all(bundles)
+    unsaid = [
+        f"{about} {kind.value} {index}: {result}"
+        for about, service in services.items()
+        for kind in FrontendKind
+        for index in range(2)
+        for result in cluster.probe(POD, service.at(kind, family, index), 2)
+        if result.saw != cluster.lab.address_of("node-1", family)
+    ]
+    cluster.put_all(dict.fromkeys(bundles, ()))
     assert not unsaid, "\n".join(unsaid)
 
 
@@ -311,21 +312,26 @@ def test_serving_is_not_enough(cluster: Cluster, family: Family) -> None:
 def test_a_pod_with_the_nodes_address_reaches_itself_whatever_its_node_name_is(
     cluster: Cluster, family: Family
 ) -> None:
-    port, unsaid = 9771, list[str]()
+    port, services, bundles = 9771, dict[str, LabService](), dict[str, list[Manifest]]()
+    for at, node_name in enumerate(("", "node-1", "node-2")):
+        for protocol in (Protocol.TCP, Protocol.UDP):
+            name = f"hosts-{at}-{protocol.label}-{family.value}".lower()
+            service = cluster.named(name, [Port(port, port, protocol=protocol)])
+            made, *slices = service.objects([cluster.node("node-1")], sessionAffinity="ClientIP")
+            for each in slices:
+                each["endpoints"][0]["nodeName"] = node_name
+            services[f"{node_name} {protocol.label}"], bundles[name] = service, [made, *slices]
     cluster.lab.start_echo_servers("node-1", [port], [Protocol.TCP, Protocol.UDP])
     try:
-        for at, node_name in enumerate(("", "node-1", "node-2")):
-            for protocol in (Protocol.TCP, Protocol.UDP):
-                name = f"hosts-{at}-{protocol.label}-{family.value}".lower()
-                service = cluster.named(name, [Port(port, port, protocol=protocol)])
-                made, *slices = service.objects([cluster.node("node-1")], sessionAffinity="ClientIP")
-                for each in slices:
-                    each["endpoints"][0]["nodeName"] = node_name
-                cluster.put(name, [made, *slices])
-                for kind in FrontendKind:
-                    results = cluster.probe(NODE, service.at(kind, family), 2, timeout=1.0)
-                    unsaid += [f"{node_name} {kind.value}: {each}" for each in results if each.pod != "node-1"]
-                cluster.put(name, [])
+        cluster.put_all(bundles)
+        unsaid = [
+            f"{about} {kind.value}: {each}"
+            for about, service in services.items()
+            for kind in FrontendKind
+            for each in cluster.probe(NODE, service.at(kind, family), 2)
+            if each.pod != "node-1"
+        ]
+        cluster.put_all(dict.fromkeys(bundles, ()))
     finally:
         cluster.lab.stop_echo_servers("node-1", [port])
     assert not unsaid, "\n".join(unsaid)
