@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import cycle, repeat
 
+from tests.fakes import waiting
 from tests.proxy.conformance.underlay import name_no_vip
 
 from vipwire.model.net import Family
@@ -14,7 +15,7 @@ from vipwire_lab.cluster.outcome import Outcome, ProbeOptions, ProbeResult, Targ
 from vipwire_lab.cluster.probe import probe
 
 _BATCH, _BATCHES, _FEW, _AGAIN = 24, 5, 3, 12
-PATIENCE, _SECOND_SYN = 15.0, 0.9
+PATIENCE, _SECOND_SYN = waiting.PATIENCE / 4, 0.9
 """Seconds: the timeout of an answer, and the time after which a client has repeated its SYN."""
 _passed_on: Iterator[int] = cycle(range(10500, 13500))
 """Source ports of connections that bypass the proxy: outside the kernel's ephemeral range.

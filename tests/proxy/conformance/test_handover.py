@@ -23,6 +23,7 @@ from tests.proxy.conformance.mode_iptables import IPTABLES
 from tests.proxy.conformance.mode_ipvs import IPVS
 from tests.proxy.conformance.mode_nftables import NFTABLES
 from tests.proxy.conformance.mode_userspace import USERSPACE
+from tests.proxy.conformance.packets import PATIENCE
 from tests.proxy.conformance.proxy import Proxy
 from tests.proxy.conformance.services import LabService
 from tests.proxy.conformance.traffic import check_nothing_lost, check_open, pass_some, traffic
@@ -57,9 +58,6 @@ KINDS = (
 """Who connects to which frontend, and of which port; the last are UDP, of which nobody sends a lost packet again."""
 ENOUGH = 4 if IN_GUEST else 5
 """Connections of each kind on each side of a change of hands, at least."""
-PATIENCE = 120.0 if EMULATED else 30.0 if IN_GUEST else 10.0
-"""Seconds that a connection may take: a loaded machine is slow, and what is refused is known at once."""
-
 INTERVAL = 3.0 if EMULATED else 1.0 if IN_GUEST else 0.02
 """Seconds between connections of a kind: so many that the proxies have most of a guest's CPU."""
 UDP_KEPT = ["--conntrack-udp-timeout-stream=900s"] if EMULATED else []
@@ -175,7 +173,7 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
         assert stage.traces(before), "what is looked for is what this mode makes"
         with contextlib.ExitStack() as connections:
             open_ones, flows = (opened(lab, connections, port) for port in range(len(PORTS)))
-            streams = connections.enter_context(traffic(lab, WEB, KINDS, timeout=PATIENCE, interval=INTERVAL))
+            streams = connections.enter_context(traffic(lab, WEB, KINDS, interval=INTERVAL))
             assert old.stop() == 0
             pass_some(streams, ENOUGH)
             check_open(flows)  # conntrack has them for two minutes from now on, for they have lasted for some seconds

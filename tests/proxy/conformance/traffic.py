@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 
 from tests.proxy.conformance.lost import traces
+from tests.proxy.conformance.packets import PATIENCE
 from tests.proxy.conformance.services import LabService
 
 from vipwire.model.net import Family, Protocol
@@ -18,14 +19,14 @@ Way = tuple[str, FrontendKind, int]
 
 @contextlib.contextmanager
 def traffic(
-    lab: Lab, service: LabService, ways: Sequence[Way], *, timeout: float = 10.0, interval: float = 0.02
+    lab: Lab, service: LabService, ways: Sequence[Way], *, interval: float = 0.02
 ) -> Iterator[list[Continuous]]:
     """Connect in all these ways, in both families, during the block."""
     with contextlib.ExitStack() as stack:
         yield [
             stack.enter_context(
                 lab.connect_continuously(
-                    host, target.address, target.port, target.protocol, timeout=timeout, interval=interval
+                    host, target.address, target.port, target.protocol, timeout=PATIENCE, interval=interval
                 )
             )
             for family in Family

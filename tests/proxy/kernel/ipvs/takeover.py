@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.fakes.waiting import until
+from tests.fakes.waiting import PATIENCE, until
 from tests.proxy.conformance.mode_ipvs import IPVS
 from tests.proxy.conformance.mode_userspace import USERSPACE
 from tests.proxy.conformance.proxy import Proxy
@@ -217,11 +217,11 @@ def test_what_kube_proxy_has_left_is_taken_over_and_no_connection_is_lost(lab: L
     before = servers(lab)
     with contextlib.ExitStack() as stack:
         open_ones = [
-            stack.enter_context(lab.connect(host, at.address, at.port, timeout=10.0))
+            stack.enter_context(lab.connect(host, at.address, at.port, timeout=PATIENCE))
             for host, kind, port in CLIENTS
             for at in (WEB.at(kind, family, port) for family in Family)
         ]
-        streams = stack.enter_context(traffic(lab, WEB, (*CLIENTS, DATAGRAMS), timeout=10.0, interval=1.0))
+        streams = stack.enter_context(traffic(lab, WEB, (*CLIENTS, DATAGRAMS), interval=1.0))
         pass_some(streams, ENOUGH)
         proxy.start()
         stack.callback(proxy.end_process)
@@ -267,7 +267,7 @@ def test_a_flow_that_was_silent_for_longer_than_is_tracked_is_answered_after_ipv
         stack.callback(old.end_process)
         targets = [WEB.at(FrontendKind.NODE_PORT, family, 1) for family in Family for _ in PODS]
         flows = [
-            stack.enter_context(lab.connect("client", at.address, at.port, at.protocol, timeout=60.0))
+            stack.enter_context(lab.connect("client", at.address, at.port, at.protocol, timeout=PATIENCE))
             for at in targets
         ]
         assert {each.answer.pod for each in flows} == {pod.name for pod in PODS}, "one of them is on another node"
