@@ -9,7 +9,7 @@ export PATH := $(PATH):/usr/sbin:/sbin
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
-	@echo "make check   linters, types, layers, unit tests and laws: under three minutes of CPU"
+	@echo "make check   linters, types, layers, unit tests and laws: under two minutes of CPU"
 	@echo "make test    linters, types, layers, and all tests; HOUSE=l7 those of one house (proxy, l7, up, lab, project)"
 	@echo "make attack  hostile clients, tenants, servers, users, disks and clocks against vipwire; SEED=7 draws others"
 	@echo "make fuzz    a million inputs for everything that reads what others write"
