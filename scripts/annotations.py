@@ -52,10 +52,9 @@ metadata:
 
 * **Failure.** A new connection through the Service fails if no answer comes for 3 seconds, or only a reset. Any other
   answer ends the row.
-* **Effect.** This node sends the endpoint no new connections, at any frontend. Open connections go on. An unanswered
-  connection goes to another endpoint when the client repeats its SYN. Other nodes judge for themselves.
-* **Limit.** At most half of a Service port's endpoints (`eject-at-most`), at least one, never the last. If a policy
-  is Local and all local endpoints are ejected, vipwire uses all of them. Topology hints give way.
+* **Effect** ([promises](semantics.md#ejection)). Open connections go on. Other nodes judge for themselves.
+* **Limit.** If a policy is Local and all local endpoints are ejected, vipwire uses all of them. Topology hints give
+  way.
 * **Return.** After its time the endpoint is on trial, with slow start if the Service has it. The first answer ends
   the trial; the first failure ejects the endpoint for twice as long. 5 minutes without a failure end the count.
 * **Reports.** Events `EndpointEjected` and `EndpointReadmitted` on the Service; `vipwire_ejected_endpoints` and

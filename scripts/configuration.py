@@ -1,9 +1,11 @@
 """Writes docs/configuration.md from the table of flags: `make docs`. A test compares the file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
-from vipwire.config.configuration import ROWS
+from vipwire.config.configuration import ROWS, Config
+from vipwire.config.file import config_document
 from vipwire.config.flags import FLAGS, flag_text
 from vipwire.config.schema import Applied, Group, Setting
 
@@ -19,8 +21,9 @@ it sets. `make docs` writes this page.
   kind of each value.
 * With `--config` vipwire ignores most flags and warns, as kube-proxy does. Flags marked * count beside a file.
 * `vipwire proxy --write-config-to=FILE` writes the file that results from all flags, and exits.
-* If one flag sets two fields, they are for the modes `iptables` and `nftables`.
 * A change of a field in the file counts [at once](#changes-of-the-file), after a restart (†), or never (‡).
+* kube-proxy's fields have kube-proxy's meaning, in a sentence each in `vipwire proxy --help`;
+  [differences](migrate-from-kube-proxy.md#what-stays-what-differs).
 """
 _CHANGES = """\
 ## Changes of the file
@@ -41,8 +44,33 @@ _MARKS = {Applied.LIVE: "", Applied.RESTART: "†", Applied.NEVER: "‡"}
 
 
 def document() -> str:
-    groups = [line for group in Group for line in _group(group)]
-    return "\n".join([_INTRODUCTION, *groups, _CHANGES]) + "".join(f"{line}\n" for line in _changes())
+    return "\n".join([_INTRODUCTION, *_tables(), _CHANGES]) + "".join(f"{line}\n" for line in _changes())
+
+
+def _tables() -> Iterator[str]:
+    """Yield kube-proxy's flags with their fields, vipwire's own with their meaning, and those without effect."""
+    flags = [flag for group in Group for flag in FLAGS.values() if flag.group is group is not Group.OLD]
+    fields = set(_paths(config_document(Config())))
+    theirs = [flag for flag in flags if not fields.isdisjoint(flag.paths)]
+    yield from ("## Fields of kube-proxy\n", "| flag, default | in the file |", "|---|---|")
+    yield from (_line(*_cells(flag)) for flag in theirs)
+    yield from ("\n## Other flags\n", "| flag, default | in the file | meaning |", "|---|---|---|")
+    yield from (_line(*_cells(flag), flag.help) for flag in flags if flag not in theirs)
+    yield from (f"\n## {Group.OLD.value}\n", "| flags of kube-proxy | in vipwire |", "|---|---|")
+    named: dict[str, list[str]] = {}
+    for flag in FLAGS.values():
+        if flag.group is Group.OLD:
+            named.setdefault(flag.warning, []).append(f"`--{flag.name}`")
+    for warning, names in named.items():
+        yield _line(", ".join(names), warning.replace("has ", "have ") if len(names) > 1 else warning)
+    yield ""
+
+
+def _paths(section: Mapping[str, Any], above: str = "") -> Iterator[str]:
+    for name, value in section.items():
+        yield f"{above}{name}"
+        if isinstance(value, dict):
+            yield from _paths(value, f"{above}{name}.")
 
 
 def _changes() -> Iterator[str]:
@@ -65,33 +93,13 @@ def _default(text: str) -> str:
     return f"`{text}`" if text else ""
 
 
-def _group(group: Group) -> Iterator[str]:
-    flags = [flag for flag in FLAGS.values() if flag.group is group]
-    yield f"## {group.value}\n"
-    if group is Group.OLD:
-        yield "| flags of kube-proxy | in vipwire |"
-        yield "|---|---|"
-        named: dict[str, list[str]] = {}
-        for flag in flags:
-            named.setdefault(flag.warning, []).append(f"`--{flag.name}`")
-        for warning, names in named.items():
-            told = warning.replace("has ", "have ") if len(names) > 1 else warning
-            yield f"| {', '.join(names)} | {told} |"
-    else:
-        yield "| flag, default | in the file | meaning |"
-        yield "|---|---|---|"
-        yield from map(_row, flags)
-    yield ""
-
-
-def _row(flag: Setting) -> str:
+def _cells(flag: Setting) -> tuple[str, str]:
     rows = [ROWS[path] for path in flag.paths if ROWS[path].in_file]
-    cells = (
-        " ".join((_name(flag), _default(flag_text(flag)))).rstrip(),
-        ", ".join(map(_field, rows)),
-        flag.help,
-    )
-    return f"| {' | '.join(cells)} |".replace("|  |", "| |").replace("|  |", "| |")
+    return f"{_name(flag)} {_default(flag_text(flag))}".rstrip(), ", ".join(map(_field, rows))
+
+
+def _line(*cells: str) -> str:
+    return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 
 
 def _field(row: Setting) -> str:

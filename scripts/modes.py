@@ -36,11 +36,9 @@ _REST = """\
 
 [../annotations.md](../annotations.md) lists the annotations that a mode does not follow.
 
-In userspace mode endpoints see the node's address for every client, in spite of
-[the sentences about source addresses](../semantics.md#source-addresses-masquerade).
-
-In ipvs mode every ClusterIP is an address of this node, so a `healthCheckNodePort` answers there, too, as with
-kube-proxy.
+In userspace mode endpoints see the node's address for every client:
+[the promises about source addresses](../semantics.md#source-addresses-masquerade) do not hold. In ipvs mode every
+ClusterIP is an address of this node, so a `healthCheckNodePort` answers there, too, as with kube-proxy.
 """
 _NONE = Difference((), "Nothing.", "")
 _HEADING = re.compile(r"^## (.+)$|^- \*\*(S\d+)\*\* ", re.MULTILINE)

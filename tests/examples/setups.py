@@ -85,7 +85,6 @@ def ended(command: str) -> str:
 
 
 HEALTHY: Final = "until curl -f http://127.0.0.1:10256/healthz; do sleep 0.1; done"
-ANSWERS: Final = "until kubectl get --raw /readyz; do sleep 0.2; done"
 PODS_ANSWER: Final = "until curl -f http://127.0.0.11:8080/ && curl -f http://127.0.0.12:8080/; do sleep 0.2; done"
 READY: Final = "until curl -fk https://10.0.0.1:6443/readyz; do sleep 0.2; done"
 STOPPED: Final = stopped("vipwire up")

@@ -7,7 +7,6 @@ from typing import Final
 from tests.examples.blocks import Example
 from tests.examples.setups import (
     ADMIN_OF_A_CLUSTER,
-    ANSWERS,
     AS_ROOT,
     ETCD,
     ETCD_FLAGS,
@@ -160,7 +159,6 @@ STAGES: Final = (
         "a gateway",
         ("docs/gateway.md",),
         f"{NETWORK}{AS_ROOT}{FILES_OF_THE_GATEWAY}",
-        before={"sed -i": stopped("vipwire gateway"), "kubectl apply": ANSWERS},
         serving=("mkdir old new",),
         waited_for=_LOOKS,
     ),

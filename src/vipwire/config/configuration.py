@@ -131,7 +131,7 @@ class Config(Section, frozen=True):
         ),
         mode="userspace")
     udp_idle_timeout: float = setting(
-        "udp-timeout", "Timeout of idle UDP flows. Must be greater than 0. Unused in other modes.", 0.25,
+        "udp-timeout", "Timeout of idle UDP flows in userspace mode. Must be greater than 0.", 0.25,
         group=Group.USERSPACE, check=ABOVE_0, written=False, mode="userspace")
     userspace_bind: str = setting(
         "userspace-bind", "vip: listen at the VIPs. none: listen at the proxy's own ports. Both write no iptables "
