@@ -66,7 +66,7 @@ WORDS: Final = (
         "CIDRs of clients that may use the node ports"),
     Word(f"{PREFIX}port-range", "port_ranges", values.parse_port_ranges,
         "`10000-20000`, or `rtp=10000-20000,ctl=5000-5009` by the names of ports", "none",
-        "range of ports with the endpoints of the port, which is in the range"),
+        "range of ports that lead to the endpoints of the port; contains the port"),
     Word(f"{PREFIX}proxy-protocol", "proxy_protocol", _PROXY_VERSIONS, "`v1`, `v2`", "none",
         "send the client's address to endpoints, in a header before the data"),
     Word(f"{PREFIX}scheduler", "scheduler", values.scheduler, ", ".join(f"`{name}`" for name in values.SCHEDULERS),
