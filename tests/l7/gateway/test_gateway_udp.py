@@ -33,41 +33,23 @@ spec:
   - {name: taken, port: $taken, protocol: UDP}
   - {name: http, port: $names, protocol: HTTP}
 """
-ROUTES = """
-apiVersion: gateway.networking.k8s.io/v1
-kind: UDPRoute
-metadata: {name: names}
-spec: {parentRefs: [{name: udp, sectionName: names}], rules: [{backendRefs: [{name: one, port: 53}]}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: UDPRoute
-metadata: {name: names-younger}
-spec: {parentRefs: [{name: udp, sectionName: names}], rules: [{backendRefs: [{name: two, port: 53}]}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: UDPRoute
-metadata: {name: shared}
-spec:
-  parentRefs: [{name: udp, sectionName: shared}]
-  rules: [{backendRefs: [{name: one, port: 53, weight: 3}, {name: two, port: 53, weight: 1}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: UDPRoute
-metadata: {name: gone}
-spec:
-  parentRefs: [{name: udp, sectionName: gone}]
-  rules: [{backendRefs: [{name: one, port: 53}, {name: nowhere, port: 53}]}]
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: UDPRoute
-metadata: {name: moving}
-spec: {parentRefs: [{name: udp, sectionName: moving}], rules: [{backendRefs: [{name: moving, port: 53}]}]}
----
-apiVersion: gateway.networking.k8s.io/v1
-kind: UDPRoute
-metadata: {name: refusing}
-spec: {parentRefs: [{name: udp, sectionName: refusing}], rules: [{backendRefs: [{name: refusing, port: 53}]}]}
-"""
+
+
+def udp_route(name: str, backends: str, listener: str = "") -> str:
+    spec = f"{{parentRefs: [{{name: udp, sectionName: {listener or name}}}], rules: [{{backendRefs: [{backends}]}}]}}"
+    return f"apiVersion: gateway.networking.k8s.io/v1\nkind: UDPRoute\nmetadata: {{name: {name}}}\nspec: {spec}\n"
+
+
+ROUTES = "---\n".join(
+    (
+        udp_route("names", "{name: one, port: 53}"),
+        udp_route("names-younger", "{name: two, port: 53}", "names"),
+        udp_route("shared", "{name: one, port: 53, weight: 3}, {name: two, port: 53, weight: 1}"),
+        udp_route("gone", "{name: one, port: 53}, {name: nowhere, port: 53}"),
+        udp_route("moving", "{name: moving, port: 53}"),
+        udp_route("refusing", "{name: refusing, port: 53}"),
+    )
+)
 HTTP_ROUTE_AT_UDP = """
 apiVersion: gateway.networking.k8s.io/v1
 kind: HTTPRoute

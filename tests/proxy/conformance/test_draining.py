@@ -208,8 +208,7 @@ def test_the_last_endpoint_is_drained_only_by_force(drained: Drained, family: Fa
     cluster.refused(OUTSIDE, service.vip(family))
     cluster.dropped(OUTSIDE, local.at(NODE_PORT, family))
     cluster.answered(OUTSIDE, local.vip(family), [THERE])
-    for name in ("lonely", "lonely-local"):
-        cluster.put(name, [])
+    cluster.put_all(dict.fromkeys(("lonely", "lonely-local"), ()))
 
 
 @sentence("S143")
