@@ -40,6 +40,10 @@ class BusyError(CommitError):
     """Another program prevents every transaction at the moment; a retry may succeed."""
 
 
+class HaltedError(VipwireError):
+    """The process ends, so a sync has ended between two transactions."""
+
+
 @contextlib.contextmanager
 def raise_ungrouped() -> Iterator[None]:
     """Raise a VipwireError that tasks raised in an exception group without the group."""

@@ -114,22 +114,20 @@ class Planner:
         if not wanted:
             return {}
         concerned: dict[ObjectName, None] = dict.fromkeys(wanted)
-        views: dict[ObjectName, tuple[Service | None, Sequence[EndpointSlice]]] = {}
         for name in wanted:
-            service, slices = view(name)
+            service, _ = view(name)
             if name not in self._plans and (
                 service is None or not select_family(self._node.family, service.cluster_ips)
             ):
                 del concerned[name]  # still nothing of this family
                 continue
-            views[name] = service, slices
             if name in self._plans and not themselves.get(name, True):
                 continue
             if rivals := self._find_rivals(name, service):
                 concerned.update(dict.fromkeys(rivals))
         changed: dict[ObjectName, PlanChange] = {}
         for name in concerned:
-            old, plan = self._plans.get(name), self._plan_or_report(name, *(views.get(name) or view(name)), now)
+            old, plan = self._plans.get(name), self._plan_or_report(name, *view(name), now)
             if plan == old:
                 continue
             changed[name] = PlanChange(old, plan)

@@ -63,4 +63,5 @@ async def _end(running: Future[T]) -> None:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
+        ended.exception()  # asyncio logs an exception that its future keeps
         raise cancelled

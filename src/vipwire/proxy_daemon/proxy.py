@@ -200,7 +200,10 @@ class Proxy:
             ]
             if recorder:
                 running.append(tasks.create_task(recorder.run(), name="events"))
-            reason = await stop.wait()
+            try:
+                reason = await stop.wait()
+            finally:
+                self._engine.halt()
             servers.stop()
             for task in running:
                 task.cancel()

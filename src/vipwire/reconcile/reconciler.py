@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
-from vipwire.errors import BusyError, CommitError, VipwireError
+from vipwire.errors import BusyError, CommitError, HaltedError, VipwireError
 from vipwire.model.names import ObjectName
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Backend, Enlarging, Expecting, Rendered
@@ -184,7 +184,7 @@ class Reconciler(Generic[K, V]):
         self._kept: dict[ObjectName, Rendered[K, V] | None] = {}
         self._before: Mapping[ObjectName, Rendered[K, V]] = {}
         self._trusted = False
-        self._started = False
+        self._started = self._halted = False
         self.isolated: Mapping[ObjectName, CommitError] = MappingProxyType(self._isolated)
 
     @property
@@ -199,6 +199,8 @@ class Reconciler(Generic[K, V]):
 
     def desire(self, name: ObjectName, plan: ServicePlan | None) -> None:
         """Set the desired objects of one Service; None: none."""
+        if self._halted:
+            raise HaltedError
         if plan is None:
             self._desired.pop(name, None)
         else:
@@ -222,6 +224,10 @@ class Reconciler(Generic[K, V]):
     def distrust(self) -> None:
         """Make the next sync observe the kernel."""
         self._trusted = False
+
+    def halt(self) -> None:
+        """Let `desire` and `sync` raise HaltedError from now on, also a `sync` that runs in another thread."""
+        self._halted = True
 
     def sync(self, *, brief: bool = False) -> Report[K]:
         """Bring the kernel to the desired state, as far as the kernel accepts it.
@@ -338,6 +344,8 @@ class Reconciler(Generic[K, V]):
         """Commit what some Services lack; `last`: also remove unclaimed objects. Return the changed keys."""
         step = Transaction(self._belief)
         for name in names:
+            if self._halted:
+                raise HaltedError
             step.add(name, self._wanted(name))
         delta = step.delta(last=last)
         if delta:

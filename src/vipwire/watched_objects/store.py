@@ -10,6 +10,7 @@ from operator import attrgetter
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
+from vipwire.errors import HaltedError
 from vipwire.model.names import KUBERNETES, ObjectName
 from vipwire.model.net import Family
 from vipwire.model.node import Node, ServiceCIDR
@@ -38,6 +39,7 @@ class Store:
         self._cidrs: dict[str, ServiceCIDR] = {}
         self._problems: dict[_Subject, tuple[Problem, ...]] = {}
         self._waiting = set(Kind)
+        self._closed = False
         self._dirty: dict[ObjectName, bool] = {}
         self._endpoints: Counter[Family] = Counter()
         self.crowded: frozenset[Family] = frozenset()
@@ -61,8 +63,14 @@ class Store:
         return tuple(problem for problems in self._problems.values() for problem in problems)
 
     def view(self, name: ObjectName) -> tuple[Service | None, Sequence[EndpointSlice]]:
-        """Return a Service and its slices, ordered by name."""
+        """Return a Service and its slices, ordered by name. Raise HaltedError after `close`."""
+        if self._closed:
+            raise HaltedError
         return self._services.get(name), self._slices.get(name, ())
+
+    def close(self) -> None:
+        """Let `view` raise HaltedError from now on, also in another thread."""
+        self._closed = True
 
     def triggered(self, name: ObjectName) -> float | None:
         """Return when the newest change of a Service's endpoints was triggered, in seconds since the epoch."""

@@ -1,13 +1,13 @@
 """The line from events to the kernel, with the clock in the test's hand."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 
 import pytest
 from tests.fakes.kernel import DictBackend, touched
 from tests.fakes.values import endpoint, ips, named, node_plan, service, slice_of
 
-from vipwire.errors import CommitError, DecodeError, VipwireError
+from vipwire.errors import CommitError, DecodeError, HaltedError, VipwireError
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol
 from vipwire.model.node import Node
@@ -16,6 +16,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.proxy_daemon.sync.engine import FEW, Engine, Line
 from vipwire.reconcile.backend import Rendered
+from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.pacer import Pacer
 from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted
 from vipwire.watched_objects.store import Store
@@ -354,3 +355,68 @@ def test_a_brief_sync_that_turns_out_to_be_more_is_due_again_at_once() -> None:
     assert names(outcome.changes) == {"web"}
     assert outcome.full
     assert machine.kernel.held == machine.engine.lines[0].reconciler.desired()
+
+
+class HaltingBackend(DictBackend):
+    """A mode during whose work the process is told to end: at a Service's rendering, or at a transaction."""
+
+    def __init__(self, moment: str, refused: str = "") -> None:
+        super().__init__()
+        self.moment, self.calls = moment, 0
+        self.refused = {refused} if refused else set()
+        self.halt: Callable[[], None] = lambda: None
+
+    def render(self, plan: ServicePlan) -> Rendered[str, str]:
+        self._halt_at("render")
+        return super().render(plan)
+
+    def observe(self) -> dict[str, str]:
+        self._halt_at("observe")
+        return super().observe()
+
+    def commit(self, delta: Delta[str, str]) -> int:
+        self._halt_at("commit")
+        return super().commit(delta)
+
+    def _halt_at(self, moment: str) -> None:
+        if moment == self.moment:
+            self.calls += 1
+            self.halt()
+
+
+def halted_engine(kernel: HaltingBackend, services: int = 100) -> Engine:
+    machine = Machine()
+    engine = machine.engine = Engine([Line(FOUR, kernel, Pacer(0.0, PERIOD))], "node-1", machine.node_plan_of)
+    machine.listed(*(Upserted(service(f"s{number}", f"10.96.0.{number}")) for number in range(1, services + 1)))
+    kernel.halt = engine.halt
+    return engine
+
+
+@pytest.mark.parametrize("moment", ["render", "observe"])
+def test_an_engine_that_is_halted_begins_no_transaction(moment: str) -> None:
+    kernel = HaltingBackend(moment)
+    with pytest.raises(HaltedError):
+        halted_engine(kernel).sync(0.0)
+    assert (kernel.calls, kernel.deltas, kernel.held) == (1, [], {})
+
+
+def test_an_engine_that_is_halted_before_it_plans_renders_nothing() -> None:
+    kernel = HaltingBackend("render")
+    engine = halted_engine(kernel)
+    engine.halt()
+    with pytest.raises(HaltedError):
+        engine.sync(0.0)
+    assert (kernel.calls, kernel.observed) == (0, 0)
+
+
+def test_an_engine_that_is_halted_finishes_the_running_transaction() -> None:
+    kernel = HaltingBackend("commit")
+    halted_engine(kernel).sync(0.0)
+    assert len(kernel.deltas) == 1
+
+
+def test_an_engine_that_is_halted_splits_no_refused_transaction() -> None:
+    kernel = HaltingBackend("commit", refused="0a600007")
+    with pytest.raises(HaltedError):
+        halted_engine(kernel).sync(0.0)
+    assert (kernel.calls, kernel.deltas) == (1, [])

@@ -180,7 +180,7 @@ def test_a_change_looks_at_its_service_and_its_rivals_only() -> None:
     cluster, planner = start(*others, asking("old", "10.96.0.1", 1.0), asking("young", "10.96.0.2", 2.0))
     cluster.looks.clear()
     planner.update(cluster.put(service("other-7", "10.97.0.7", port(81))), cluster.view)
-    assert cluster.looks == {named("other-7"): 1}
+    assert set(cluster.looks) == {named("other-7")}
     cluster.looks.clear()
     planner.update(cluster.put(asking("old", "10.96.0.1", 3.0)), cluster.view)
     assert set(cluster.looks) == {named("old"), named("young")}

@@ -1,6 +1,7 @@
 """A worker's jobs run in its thread; the loop waits for a moment only, and nobody leaves a job behind."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -66,6 +67,27 @@ async def test_who_is_cancelled_waits_for_the_end_and_the_next_job_is_another() 
     result = await worker.run(lambda: 2)
     worker.close()
     assert result == 2
+
+
+async def test_the_error_of_a_job_whose_caller_is_cancelled_is_not_logged() -> None:
+    let_go = threading.Event()
+
+    def fail() -> int:
+        assert let_go.wait(60)
+        raise ValueError("no")
+
+    logged: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context))
+    worker = Worker[int](0.0)
+    running = asyncio.get_running_loop().create_task(worker.run(fail))
+    await asyncio.sleep(0)
+    running.cancel()
+    let_go.set()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    worker.close()
+    gc.collect()
+    assert logged == []
 
 
 async def test_thousands_of_jobs_at_the_edge_of_a_moment() -> None:

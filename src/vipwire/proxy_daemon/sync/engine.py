@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from msgspec import Struct, field
 
-from vipwire.errors import CommitError, DecodeError, VipwireError
+from vipwire.errors import CommitError, DecodeError, HaltedError, VipwireError
 from vipwire.logging import log
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family
@@ -147,6 +147,8 @@ class Line:
         """Render a Service. If rendering fails, its old objects stay and the other Services continue."""
         try:
             self.reconciler.desire(name, plan)
+        except HaltedError:
+            raise
         except Exception as error:  # noqa: BLE001  # an error in one Service must not stop the others
             said = shorten_error(error)
             if self._unrendered.get(name) != said:
@@ -239,6 +241,12 @@ class Engine:
         """Read the kernel in another thread while objects arrive. Must end before the first sync."""
         for line in self.lines:
             line.read_ahead()
+
+    def halt(self) -> None:
+        """End a sync that runs in another thread before its next transaction: `sync` raises HaltedError."""
+        self.store.close()
+        for line in self.lines:
+            line.reconciler.halt()
 
     def apply(self, event: Event) -> tuple[Problem, ...]:
         """Put an event into the store; return its new problems."""
