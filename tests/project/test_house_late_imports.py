@@ -20,7 +20,7 @@ LATE = {
     "vipwire/model/spread.py": (1, "hashlib (2.4), for Maglev only"),
     "vipwire/model/text.py": (1, "difflib (1.5), for a mistake only"),
     "vipwire/modes/nftables/kernel.py": (1, "the flowtable's devices (2.6), for offload only"),
-    "vipwire/process_lifecycle/cyclic_garbage.py": (1, "ctypes (4), after the first sync"),
+    "vipwire/process_lifecycle/cyclic_garbage.py": (1, "ctypes (4), for daemons only"),
     "vipwire/file_io/file_watch.py": (1, "ctypes (4), in a thread"),
     "vipwire/terminal/output.py": (1, "click (20), for a proxy that prints an error only"),
     "vipwire/proxy_daemon/handover/handover.py": (3, "leftovers (33) and rules (25), after the first sync"),

@@ -28,6 +28,7 @@ def _run_proxy(words: Sequence[str]) -> None:
     end_by_sigterm()
     early_signals.record_signals()
     cyclic_garbage.disable_collection()
+    cyclic_garbage.limit_heap()
     install_lean_prometheus()
     from vipwire.cli.proxy import given_flags, run_command  # noqa: PLC0415  # from here on a SIGHUP ends nothing
 

@@ -30,10 +30,6 @@ from vipwire.proxy_daemon.sync.report import Reporter
 from vipwire.proxy_daemon.view import History
 from vipwire.watched_objects.event import Deleted, Event, Kind, Listed, Upserted, kind_of
 
-_LEFT_SECONDS = 0.5
-_MANY = 1000
-"""After a first sync of this many Services, the proxy returns freed memory to the kernel."""
-
 
 class Source(Protocol):
     """A source of objects: an API server or manifests."""
@@ -242,9 +238,6 @@ class SyncLoop:
                 parts.health.record_update(line.family, now)
         if outcomes:
             self._start_garbage_collection()
-        if True in [outcome.first and len(outcome.changes) >= _MANY for outcome in outcomes]:
-            loop = asyncio.get_running_loop()  # later: the objects of the sync are not freed yet
-            loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.return_memory)
         await self._open_ports(outcomes)
         parts.ejections.watch_and_report(self.count_results, now)
         parts.record_soon()

@@ -56,7 +56,6 @@ from vipwire_l7.watch.objects import IngressKind, IngressObject
 from vipwire_l7.watch.snapshot import ChangeExtent, Snapshot
 
 _LIST_SECONDS = 30.0
-_LEFT_SECONDS = 0.5
 
 Part: TypeAlias = Callable[[], Awaitable[None]]
 Parts: TypeAlias = Callable[[Access, Snapshot, Desired, Callable[[], bool]], Iterator[tuple[str, Part]]]
@@ -248,6 +247,7 @@ class IngressProcess:
         """Run until a signal, or until a successor takes over: then HAProxy goes on for the successor."""
         options, stop = self._options, Stop(lambda: None)
         cyclic_garbage.disable_collection()
+        cyclic_garbage.limit_heap()
         asyncio.get_running_loop().call_later(_LIST_SECONDS, cyclic_garbage.collect_rarely)
         claim.when_asked(stop.make_room)
         serves_ingresses = IngressKind.INGRESS in self._served.resources
@@ -312,8 +312,6 @@ class IngressProcess:
         if not self._serves:
             self._serves = True
             cyclic_garbage.collect_rarely()
-            loop = asyncio.get_running_loop()  # later: the first plan's own values are not freed yet
-            loop.call_later(_LEFT_SECONDS, loop.run_in_executor, None, cyclic_garbage.return_memory)
         self._teller.report_sync(done)
         self._report_problems()
 

@@ -10,17 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 import pytest
-from tests.fakes.kernel import DictBackend
-from tests.fakes.values import node_plan, service
 
 from vipwire.kube.contact import Health
-from vipwire.model.net import Family
 from vipwire.process_lifecycle import cyclic_garbage
 from vipwire.proxy_daemon.loop import ProxyParts, SyncLoop
 from vipwire.proxy_daemon.serve.metrics import Metrics
-from vipwire.proxy_daemon.sync.engine import Engine, Line
-from vipwire.reconcile.pacer import Pacer
-from vipwire.watched_objects.event import Deleted, Kind, Listed
+from vipwire.watched_objects.event import Deleted, Kind
 
 
 @dataclass
@@ -235,36 +230,3 @@ class PutOffEngine(SlowEngine):
 def test_a_timer_that_rings_for_what_was_put_off_makes_no_sync(waits: tuple[float | None, ...], syncs: int) -> None:
     engine = during_a_sync(lambda *_: None, PutOffEngine(waits=iter(waits)))
     assert engine.asked.count("sync") == syncs
-
-
-class Quiet(Nothing):
-    """A part that hears of everything and does nothing."""
-
-    def _heard(self, *_: object) -> None:
-        pass
-
-    delete_stale = report_sync = record_update = record_queued = record_list = problems = node_seen = _heard
-
-
-class NoPorts(Quiet):
-    """No Service asks for a health check port."""
-
-    async def update(self, *_: object) -> tuple[()]:
-        return ()
-
-
-async def test_memory_is_given_back_after_a_large_first_sync(monkeypatch: pytest.MonkeyPatch) -> None:
-    given, addresses = threading.Event(), NoAddresses()
-    monkeypatch.setattr("vipwire.process_lifecycle.cyclic_garbage.return_memory", given.set)
-    monkeypatch.setattr("vipwire.proxy_daemon.loop._LEFT_SECONDS", 0.0)
-    monkeypatch.setattr("vipwire.proxy_daemon.loop._MANY", 2)
-    line = Line(Family.IPV4, DictBackend(), Pacer(0.0, 30.0))
-    with closing(addresses):
-        engine = Engine((line,), "node-1", lambda family, _: node_plan(family))
-        loop = loop_of(cast("Any", engine), addresses, part=Quiet(), ports=NoPorts())
-        services = (service("web", "10.96.0.1"), service("db", "10.96.0.2"))
-        for kind in Kind:
-            loop.emit(Listed(kind, services if kind is Kind.SERVICE else ()))
-        task = asyncio.get_running_loop().create_task(loop.run())
-        assert await asyncio.to_thread(given.wait, 60)
-        await ended(task)
