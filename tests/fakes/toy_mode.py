@@ -97,7 +97,7 @@ DRIVER: Final = Driver(
     owner=lambda _: None,
     remains=lambda _family, _running: None,
     translates=lambda _: False,
-    before_first_commit=lambda backend, _others: backend,
+    wrap_backend=lambda backend, _others: backend,
 )
 
 INSPECTION: Final = Inspection(lambda _family, _mode: None)

@@ -219,8 +219,8 @@ class Driver(Value, frozen=True):
     """Returns the finder of the mode's leftovers beside iptables rules, while another mode runs."""
     translates: Callable[[Family], bool]
     """Reports whether an object of the mode beside iptables rules translates now. Raises OSError if unknown."""
-    before_first_commit: "Callable[[Backend[Any, Any], Others], Backend[Any, Any]]"
-    """Returns the backend for the first commit: the given one, or one that leaves no gap beside the others."""
+    wrap_backend: "Callable[[Backend[Any, Any], Others], Backend[Any, Any]]"
+    """Returns the reconciler's backend: the given one, or a wrapper, such as one that leaves no gap beside others."""
 
 
 def clean_by(build: ModeBuilder) -> Cleaners:

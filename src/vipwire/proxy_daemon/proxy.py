@@ -31,7 +31,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.process_lifecycle.event_loop import Stop
 from vipwire.process_lifecycle.single_instance import Claim
 from vipwire.proxy_daemon.drains import DrainFollower, drains_path
-from vipwire.proxy_daemon.handover.handover import Handover, with_first_commit
+from vipwire.proxy_daemon.handover.handover import Handover, wrap_backend
 from vipwire.proxy_daemon.loop import ProxyParts, Source, SyncLoop
 from vipwire.proxy_daemon.reloader import Reloader
 from vipwire.proxy_daemon.serve.health import ProxyHealth
@@ -74,7 +74,7 @@ class Proxy:
                 family,
                 mode,
                 Pacer(sync.min_sync_period, sync.sync_period),
-                with_first_commit(selected_mode(config), family, mode),
+                wrap_backend(selected_mode(config), family, mode),
             )
             for family, mode in modes.items()
         ]

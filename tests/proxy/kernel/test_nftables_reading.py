@@ -13,11 +13,13 @@ from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.model.service import Service, TrafficPolicy
 from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.nftables.pooled import PooledBackend
 from vipwire.modes.nftables.table.names import CHAIN, SET, Object, ObjectKey
 from vipwire.modes.nftables.table.read import INDEXED
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.reconciler import Reconciler
 from vipwire.watched_objects.event import Upserted
 from vipwire.watched_objects.store import Store
 
@@ -66,17 +68,21 @@ def asking() -> Iterator[Asking]:
 def backend(asking: Asking) -> Iterator[NftablesBackend]:
     """Program them."""
     with closing(NftablesBackend(Family.IPV4, sock=asking)) as made:
-        planner, store = Planner(node_plan()), Store()
-        for each in services():
-            store.apply(Upserted(each))
-            store.apply(Upserted(slice_of(each.name.name, *ENDPOINTS)))
-        objects = dict(made.render_node(planner.node))
-        for change in planner.update(store.take_touched(), store.view).values():
-            assert change.new is not None
-            rendered = made.render(change.new)
+        objects = dict(made.render_node(node_plan()))
+        for plan in plans():
+            rendered = made.render(plan)
             objects.update({**rendered.own, **rendered.shared})
         made.commit(Delta(added=objects))
         yield made
+
+
+def plans() -> list[ServicePlan]:
+    planner, store = Planner(node_plan()), Store()
+    for each in services():
+        store.apply(Upserted(each))
+        store.apply(Upserted(slice_of(each.name.name, *ENDPOINTS)))
+    planner.update(store.take_touched(), store.view)
+    return list(planner.plans.values())
 
 
 def read(backend: NftablesBackend, large: int) -> dict[ObjectKey, Object]:
@@ -113,6 +119,41 @@ def test_another_value_is_seen(backend: NftablesBackend) -> None:
     run(f"nft add element ip vipwire service-endpoints {{ {slot} : 10.9.9.9 . 80 }}")
     after = read(backend, BY_KEY)
     assert sum(before[key] != after[key] for key in before) == 1
+
+
+SLOT = "10.96.0.1 . tcp . 80 . 0"
+
+
+@pytest.mark.parametrize("large", [LISTED, BY_KEY])
+@pytest.mark.parametrize(
+    "meddling",
+    [
+        (),
+        (f"delete {SLOT}:3",),
+        (f"delete {SLOT}:1",),
+        (f"delete {SLOT}:7",),
+        (f"add {SLOT}:8 : 10.9.9.9 . 80",),
+        (f"add {SLOT}:9 : 10.9.9.9 . 80", "add 10.96.0.99 . tcp . 80 . 0:3 : 10.9.9.9 . 80"),
+        (f"delete {SLOT}:2", f"add {SLOT}:2 : 10.9.9.9 . 80", f"delete {SLOT}:5"),
+        ("delete 10.96.0.2 . tcp . 80 . 0:1", f"delete {SLOT}:1", f"add {SLOT}:1 : 10.9.9.9 . 80"),
+    ],
+)
+def test_pools_that_others_have_changed_are_repaired(
+    backend: NftablesBackend, large: int, meddling: tuple[str, ...]
+) -> None:
+    before = read(backend, large)
+    reconciler: Reconciler[ObjectKey, Object] = Reconciler(PooledBackend(backend))
+    reconciler.desire_node(backend.render_node(node_plan()))
+    for plan in plans():
+        reconciler.desire(plan.name, plan)
+    adopted = reconciler.sync()
+    assert (adopted.added, adopted.changed, adopted.removed) == (0, 0, 0)
+    for words in meddling:
+        verb, element = words.split(" ", 1)
+        run(f"nft {verb} element ip vipwire service-endpoints {{ {element} }}")
+    assert reconciler.verify() is bool(meddling)
+    assert bool(reconciler.sync().repaired) is bool(meddling)
+    assert read(backend, large) == before
 
 
 def test_a_map_that_grows_beyond_one_request_is_read_as_well(backend: NftablesBackend) -> None:

@@ -16,6 +16,7 @@ from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.nftables.kernel import NftablesBackend
+from vipwire.modes.nftables.pooled import PooledBackend
 from vipwire.modes.nftables.table.names import TABLE, Object, ObjectKey
 from vipwire.modes.nftables.table.sizes import SIZED, SMALLEST, size_for
 from vipwire.plan.planner import Planner
@@ -33,7 +34,7 @@ class World:
     def __init__(self, backend: NftablesBackend) -> None:
         self.backend, self.store = backend, Store()
         self.planner = Planner(node_plan(backend.family))
-        self.reconciler = Reconciler[ObjectKey, Object](backend)
+        self.reconciler: Reconciler[ObjectKey, Object] = Reconciler(PooledBackend(backend))
         self.reconciler.desire_node(backend.render_node(self.planner.node))
 
     def add(self, numbers: range, *, affinity: int = 0) -> None:

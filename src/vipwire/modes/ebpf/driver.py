@@ -170,5 +170,5 @@ DRIVER: Final = Driver(
     owner=lambda _: None,
     remains=_find_remains,
     translates=_is_translating,
-    before_first_commit=lambda backend, _others: backend,
+    wrap_backend=lambda backend, _others: backend,
 )

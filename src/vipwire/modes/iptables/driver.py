@@ -201,5 +201,5 @@ DRIVER: Final = Driver(
     owner=lambda _: IptablesOwner(),
     remains=lambda _family, _running: None,
     translates=lambda _: False,
-    before_first_commit=lambda backend, _others: backend,
+    wrap_backend=lambda backend, _others: backend,
 )

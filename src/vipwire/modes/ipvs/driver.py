@@ -202,5 +202,5 @@ DRIVER: Final = Driver(
     owner=IpvsOwner,
     remains=lambda family, running: None if running is MODE else IpvsRemains(family, to_sockets=running.relays),
     translates=lambda _: False,
-    before_first_commit=_split_first_commit,
+    wrap_backend=_split_first_commit,
 )

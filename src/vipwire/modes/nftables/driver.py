@@ -14,6 +14,7 @@ from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.modes.nftables.kernel import NftablesBackend, delete_table
 from vipwire.modes.nftables.mode import MODE
+from vipwire.modes.nftables.pooled import PooledBackend
 from vipwire.modes.nftables.probe import find_offloading_obstacle, probe_kernel
 from vipwire.modes.nftables.table.names import DSTNAT, SRCNAT, TABLE
 from vipwire.modes.nftables.table.text import table_name
@@ -96,5 +97,5 @@ DRIVER: Final = Driver(
     owner=lambda _: None,
     remains=_find_remains,
     translates=lambda family: bool(_list_tables_left(family, ours=True)),
-    before_first_commit=lambda backend, _others: backend,
+    wrap_backend=lambda backend, _others: PooledBackend(backend) if isinstance(backend, NftablesBackend) else backend,
 )

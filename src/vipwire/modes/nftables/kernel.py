@@ -24,6 +24,7 @@ from vipwire.modes.nftables.language import SetSpec, compile_set, describe_expre
 from vipwire.modes.nftables.mode import LACKS
 from vipwire.modes.nftables.probe import LACKING, describe_advice
 from vipwire.modes.nftables.table import fastpath, text
+from vipwire.modes.nftables.table.blocks import Planned, count_elements, split_blocks
 from vipwire.modes.nftables.table.counts import COUNTING, count_by_service, counted_by
 from vipwire.modes.nftables.table.names import (
     CHAIN,
@@ -142,15 +143,15 @@ class NftablesBackend:
             wanted = [each for each in sets if each.name not in COUNTING and not is_memory(each.name)]
             self._ahead = before, read_ahead(self._socket, self.family, wanted, range(self.worthwhile, self.large))
 
-    def observe(self) -> dict[ObjectKey, Object]:
-        """Read the table; empty if it does not exist or has another layout."""
+    def observe(self, planned: Planned | None = None) -> dict[ObjectKey, Object]:
+        """Read the table; empty if it does not exist or has another layout. With `planned`, slots are blocks."""
         seen, ahead = self._ahead
         self._ahead = -1, NOTHING_AHEAD
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             before = self._generations.observe()
             try:
-                objects = self._read_objects(ahead if seen == before else NOTHING_AHEAD)
+                objects = self._read_objects(ahead if seen == before else NOTHING_AHEAD, planned)
             except DumpInterruptedError:
                 continue
             except NetlinkError as error:
@@ -165,12 +166,14 @@ class NftablesBackend:
 
     def commit(self, delta: Delta[ObjectKey, Object]) -> int:
         """Send one transaction; return its size in bytes."""
-        made = self._sizes.choose_sizes(delta)
+        added = count_elements(delta.added)
+        made = self._sizes.choose_sizes(delta.added, added)
         planned = build_operations(self.family, delta, recreate=self._recreate, sizes=made)
-        size = self._send_transaction(planned, lambda: text.write_script(self.family, delta), len(delta))
+        count = added.total() + len(delta.changed) + len(delta.removed)
+        size = self._send_transaction(planned, lambda: text.write_script(self.family, delta), count)
         self._recreate = False
         self._sizes.note_sizes(made)
-        self._sizes.note_elements(delta)
+        self._sizes.note_elements(delta, added)
         if fastpath.KEY in delta.added or fastpath.KEY in delta.removed:
             self._note_flowtable(there=fastpath.KEY in delta.added)
         return size
@@ -188,7 +191,7 @@ class NftablesBackend:
         sets = [spec for spec in self._known.values() if isinstance(spec, SetSpec) and spec.name in sizes]
         elements: dict[ObjectKey, Object] = {}
         chains: dict[str, Chain] = {}
-        for key, value in (item for objects in held for item in objects.items()):
+        for key, value in split_blocks(item for objects in held for item in objects.items()):
             if key[0] in sizes:
                 elements[key] = value
             elif key[0] == CHAIN and (chain := self._read_chain(key[1].decode())) and refers_to(chain, sizes):
@@ -297,7 +300,7 @@ class NftablesBackend:
             errno=answer.errno,
         )
 
-    def _read_objects(self, ahead: Listings) -> dict[ObjectKey, Object]:
+    def _read_objects(self, ahead: Listings, planned: Planned | None) -> dict[ObjectKey, Object]:
         self._recreate = False
         self._sizes = SetSizes()
         if not has_table(self._socket, self.family):
@@ -316,7 +319,7 @@ class NftablesBackend:
             self._recreate = True
             return {}
         wanted = [item for item in declared if (SET, item.name.encode()) in self._known and item.name not in COUNTING]
-        objects.update(read_elements(self._socket, self.family, wanted, self.large, ahead))
+        objects.update(read_elements(self._socket, self.family, wanted, self.large, ahead, planned))
         self._sizes.note_observed({item.name: item.size for item in declared if item.name in SIZED}, objects)
         return objects
 

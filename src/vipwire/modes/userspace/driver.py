@@ -95,5 +95,5 @@ DRIVER: Final = Driver(
     owner=lambda _: UserspaceOwner(),
     remains=lambda family, running: None if running is MODE else RelayRemains(family),
     translates=lambda _: False,
-    before_first_commit=lambda backend, _others: backend,
+    wrap_backend=lambda backend, _others: backend,
 )

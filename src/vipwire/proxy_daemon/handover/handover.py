@@ -109,9 +109,9 @@ class OtherModes:
             disarm_rules(tool)
 
 
-def with_first_commit(mode: ModeSpec, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
-    """Return `backend`, or a wrapper whose first commit leaves no gap beside another mode."""
-    return driver_of(mode).before_first_commit(backend, OtherModes(mode, family))
+def wrap_backend(mode: ModeSpec, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
+    """Return the reconciler's backend: `backend`, or the mode's wrapper."""
+    return driver_of(mode).wrap_backend(backend, OtherModes(mode, family))
 
 
 def _build_removal_fields(each: "Removed") -> dict[str, object]:

@@ -70,8 +70,9 @@ class Line:
 
     def __init__(self, family: Family, backend: Mode, pacer: Pacer, through: Backend[Any, Any] | None = None) -> None:
         self.family, self.backend, self.pacer = family, backend, pacer
-        self.reconciler: Reconciler[Any, Any] = Reconciler(through or backend)
-        self.prompt = through in (None, backend) and isinstance(backend, Prompt) and backend.prompt
+        committing = through or backend
+        self.reconciler: Reconciler[Any, Any] = Reconciler(committing)
+        self.prompt = isinstance(committing, Prompt) and committing.prompt
         self.planner: Planner | None = None
         self._unrendered: dict[ObjectName, str] = {}
         self.synced = False

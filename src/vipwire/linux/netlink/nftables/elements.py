@@ -114,6 +114,15 @@ def plain_elements(keys: Sequence[bytes], data: Sequence[bytes]) -> list[bytes]:
     return [head + key + middle + value for key, value in zip(keys, data, strict=True)]
 
 
+def encode_run(key: bytes, ends: Sequence[bytes], data: bytes) -> list[bytes]:
+    """Encode elements whose keys begin with `key`, by the ends of their keys; `data` are all of theirs."""
+    width = len(data) // len(ends)
+    head, middle = _build_frame(len(key) + len(ends[0]), width)
+    head += key
+    starts = range(0, len(data), width)
+    return [head + end + middle + data[at : at + width] for end, at in zip(ends, starts, strict=True)]
+
+
 def encode_element(member: Element) -> bytes:
     """Encode any element as NFTA_LIST_ELEM, without its expiration."""
     parts = [encode_u32be(wire.ELEMENT_FLAGS, member.flags)] if member.flags else []

@@ -76,6 +76,13 @@ class IntervalElement(NamedTuple):
     chain: str = ""
 
 
+class Block(NamedTuple):
+    """The elements of `size` consecutive slots, with their data one after the other. The key is the first slot's."""
+
+    data: bytes
+    size: int
+
+
 class Goto(NamedTuple):
     """An element of a verdict map: `goto chain`."""
 
@@ -107,7 +114,7 @@ class FlowtableSpec(Value, frozen=True):
 ObjectKey: TypeAlias = tuple[str, bytes]
 """(set name, element key), or (`CHAIN`, `SET` or `FLOWTABLE`, name)."""
 
-Object: TypeAlias = bytes | CommentedElement | IntervalElement | Goto | Chain | SetSpec | FlowtableSpec
+Object: TypeAlias = bytes | Block | CommentedElement | IntervalElement | Goto | Chain | SetSpec | FlowtableSpec
 """Plain bytes are the data of an element without a comment, empty in a set."""
 
 
@@ -219,7 +226,7 @@ def _chain_words(verb: str, *, sticky: bool) -> list[str]:
 
 
 _PROTO_PORT = struct.Struct("!B3xH2x")
-_port_bytes = lru_cache(maxsize=4096)(struct.Struct("!H2x").pack)
+port_bytes = lru_cache(maxsize=4096)(struct.Struct("!H2x").pack)
 
 
 def encode_frontend(key: FrontendKey) -> bytes:
@@ -229,7 +236,7 @@ def encode_frontend(key: FrontendKey) -> bytes:
 
 def encode_target(target: Target) -> bytes:
     """Pack `address . port`."""
-    return target.address + _port_bytes(target.port)
+    return target.address + port_bytes(target.port)
 
 
 def encode_connection(source: Address, target: Target, protocol: int) -> bytes:

@@ -35,6 +35,7 @@ from vipwire.linux.netlink.nftables.wire import NFPROTO, Code, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, DumpInterruptedError, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.model.spread import Algorithm
+from vipwire.modes.nftables.table.blocks import BLOCKED, Planned, form_blocks
 from vipwire.modes.nftables.table.names import (
     TABLE,
     Class,
@@ -139,17 +140,27 @@ def read_elements(
     declared: Iterable[SetDeclaration],
     large: int = LARGE,
     ahead: Listings = NOTHING_AHEAD,
+    planned: Planned | None = None,
 ) -> Elements:
+    """Read the sets of the table; with `planned`, the slots of pools as blocks."""
     found: dict[str, Elements] = {}
     for item in sorted(declared, key=_order_map):
         pairs = (
             _read_by_keys(netlink, family, item, found) if item.count is not None and item.count >= large else None
         )
-        found[item.name] = dict(_list_elements(netlink, family, item, ahead) if pairs is None else pairs)
+        read = dict(_list_elements(netlink, family, item, ahead) if pairs is None else pairs)
+        found[item.name] = read if planned is None or item.name not in BLOCKED else _pool(item.name, read, planned)
     elements: Elements = {}
     for name in tuple(found):
         elements.update(found.pop(name))
     return elements
+
+
+def _pool(name: str, found: Elements, planned: Planned) -> Elements:
+    """Form blocks of the plain elements of a map."""
+    slots = {key: value for (_, key), value in found.items() if isinstance(value, bytes)}
+    others = {each: value for each, value in found.items() if not isinstance(value, bytes)}
+    return {**others, **{(name, key): block for key, block in form_blocks(slots, planned.get(name, ()))}}
 
 
 def _order_map(item: SetDeclaration) -> int:

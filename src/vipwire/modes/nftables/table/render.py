@@ -18,6 +18,7 @@ from vipwire.modes.nftables.table.names import (
     LARGEST_POOL,
     SET,
     AffinitySet,
+    Block,
     Class,
     CommentedElement,
     Goto,
@@ -32,6 +33,7 @@ from vipwire.modes.nftables.table.names import (
     encode_target,
     handle_bytes,
     ordered_bytes,
+    port_bytes,
 )
 from vipwire.modes.nftables.table.pools import (
     build_affinity_lookup_chain,
@@ -60,14 +62,16 @@ from vipwire.reconcile.backend import Rendered
 Objects: TypeAlias = dict[ObjectKey, Object]
 
 
-def render_service(family: Family, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+def render_service(family: Family, plan: ServicePlan, *, blocks: bool = False) -> Rendered[ObjectKey, Object]:
+    """Render a Service: an object for each slot of a pool, or for all slots (`blocks`)."""
+    writer = _BlockWriter if blocks else _Writer
     own: Objects = {}
     shared: Objects = {}
     for address in plan.cluster_ips:
         own["cluster-ips", address] = add_comment(b"", plan.name)
     memories = _Memories(plan)
     for frontend in plan.frontends:
-        _Writer(family, frontend, memories, own, shared).write()
+        writer(family, frontend, memories, own, shared).write()
     for wide in plan.ranges:
         _RangeWriter(family, wide, memories, own, shared).write()
     return Rendered(own, shared)
@@ -190,6 +194,22 @@ class _Writer:
         shared[CHAIN, remembered.encode()] = build_affinity_lookup_chain(family, pool, seconds, memory)
         for name in (memory.map, memory.other_policy_map) if memory.both else (memory.map,):
             shared[SET, name.encode()] = build_affinity_set(family, name)
+
+
+class _BlockWriter(_Writer):
+    """Writes the slots of a pool as one object."""
+
+    def _fill_slots(self, kind: Class, targets: Pool, action: Forward) -> None:
+        if action.affinity_seconds is not None:
+            super()._fill_slots(kind, targets, action)
+            return
+        port = targets[0].port
+        if [target.port for target in targets].count(port) == len(targets):
+            rest = port_bytes(port)
+            data = rest.join([target.address for target in targets]) + rest
+        else:
+            data = b"".join(map(encode_target, targets))
+        self._own[_ENDPOINTS[self._space], self._key + handle_bytes(kind.first_slot)] = Block(data, len(targets))
 
 
 class _RangeWriter(_Writer):

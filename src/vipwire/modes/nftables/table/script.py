@@ -25,11 +25,13 @@ from vipwire.linux.netlink.nftables.wire import Code
 from vipwire.model.net import Family
 from vipwire.modes.nftables.language import SetSpec, compile_set
 from vipwire.modes.nftables.table import names
+from vipwire.modes.nftables.table.blocks import encode_block, find_missing, split_block
 from vipwire.modes.nftables.table.names import (
     CHAIN,
     FLOWTABLE,
     SET,
     TABLE,
+    Block,
     Chain,
     CommentedElement,
     FlowtableSpec,
@@ -41,7 +43,7 @@ from vipwire.modes.nftables.table.skeleton import compile_cached
 from vipwire.reconcile.delta import Delta
 
 COMMENT = "vipwire: Kubernetes Services; every change by hand is undone"
-_AT_ONCE: Final = 8192
+_AT_ONCE: Final = 4096
 NO_SIZES: Final[Mapping[str, int]] = MappingProxyType({})
 
 
@@ -132,9 +134,18 @@ def _group_sides(delta: Delta[ObjectKey, Object]) -> tuple[_Groups, _Groups, _Gr
     removed = _group_objects(delta.removed.items()) if delta.removed else {}
     if not delta.changed:
         return added, removed, added, removed
-    coming = _group_objects([*delta.added.items(), *((key, new) for key, (_, new) in delta.changed.items())])
-    going = _group_objects([*delta.removed.items(), *((key, old) for key, (old, _) in delta.changed.items())])
-    return added, removed, coming, going
+    coming, going = list(delta.added.items()), list(delta.removed.items())
+    for key, (old, new) in delta.changed.items():
+        coming += _list_replaced(key, new, old)
+        going += _list_replaced(key, old, new)
+    return added, removed, _group_objects(coming), _group_objects(going)
+
+
+def _list_replaced(key: ObjectKey, value: Object, other: Object) -> Iterable[tuple[ObjectKey, Object]]:
+    """List what a changed object has and its other state lacks."""
+    if not isinstance(value, Block):
+        return [(key, value)]
+    return [((key[0], each), data) for each, data in find_missing(key[1], value, other).items()]
 
 
 def _group_objects(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
@@ -211,7 +222,7 @@ def _build_element_operations(family: Family, groups: _Groups, *, adding: bool) 
     make, verb = (encode.new_elements, "add") if adding else (encode.delete_elements, "delete")
     for name in [name for name in groups if name not in (CHAIN, SET, FLOWTABLE)]:
         for part in groups.pop(name).parts():  # pop: a first sync does not hold all of them twice at its end
-            blobs = _encode_elements(part) if adding else [_encode_key(key, value) for key, value in part]
+            blobs = _encode_elements(part) if adding else _encode_keys(part)
             for operation in make(family, TABLE, name, blobs):
                 yield DescribedOperation(operation, f"{verb} elements of {name}")
 
@@ -220,7 +231,13 @@ def _encode_elements(group: _Group) -> list[bytes]:
     """Encode one set's elements; the endpoints, the most numerous, in one go."""
     if _are_plain(group.values):
         return plain_elements(group.keys, group.values)
-    return [_encode_value(key, value) for key, value in group]
+    blobs: list[bytes] = []
+    for key, value in group:
+        if isinstance(value, Block):
+            blobs += encode_block(key, value)
+        else:
+            blobs.append(_encode_value(key, value))
+    return blobs
 
 
 def _are_plain(values: list[Object]) -> TypeGuard[list[bytes]]:
@@ -241,9 +258,12 @@ def _encode_value(key: bytes, value: Object) -> bytes:
     raise TypeError(f"{type(value).__name__} is no element")
 
 
-def _encode_key(key: bytes, value: Object) -> bytes:
-    return (
-        encode_element_attributes(key, key_end=value.last)
-        if isinstance(value, IntervalElement)
-        else encode_element_attributes(key)
-    )
+def _encode_keys(group: _Group) -> list[bytes]:
+    blobs: list[bytes] = []
+    for key, value in group:
+        if isinstance(value, Block):
+            blobs += [encode_element_attributes(each) for each in split_block(key, value)]
+        else:
+            last = value.last if isinstance(value, IntervalElement) else None
+            blobs.append(encode_element_attributes(key, key_end=last))
+    return blobs

@@ -6,10 +6,10 @@ walks the buckets from the first one, so a size far above the number of elements
 """
 
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
-from operator import itemgetter
+from collections.abc import Container, Mapping
 from typing import Final
 
+from vipwire.modes.nftables.table.blocks import count_elements
 from vipwire.modes.nftables.table.names import SET, Chain, Object, ObjectKey
 from vipwire.reconcile.delta import Delta
 
@@ -24,7 +24,6 @@ SIZED: Final = (
 """The sets whose elements grow in number with Services and endpoints."""
 SMALLEST: Final = 3 << 10
 """The size in a small cluster: 4,096 buckets of 8 bytes."""
-_SET_NAME = itemgetter(0)
 
 
 def size_for(count: int) -> int:
@@ -51,10 +50,10 @@ class SetSizes:
         self._sizes: dict[str, int] = {}
         self._held: Counter[str] = Counter()
 
-    def note_observed(self, sizes: Mapping[str, int], keys: Iterable[ObjectKey]) -> None:
+    def note_observed(self, sizes: Mapping[str, int], objects: Mapping[ObjectKey, Object]) -> None:
         """Take the kernel's sizes (0: the set has none, in a table of an earlier version) and elements."""
         self._sizes = dict(sizes)
-        self._held = Counter(map(_SET_NAME, keys))
+        self._held = count_elements(objects)
 
     def find_too_small(self, delta: Delta[ObjectKey, Object]) -> dict[str, int]:
         """Return the sets that lack the room for a transaction, with a size that suffices.
@@ -63,22 +62,23 @@ class SetSizes:
         """
         if not self._sizes:
             return {}
-        coming = Counter(map(_SET_NAME, delta.added))
-        coming.update(map(_SET_NAME, delta.changed))
+        coming = count_elements(delta.added)
+        coming.update(count_elements({key: new for key, (_, new) in delta.changed.items()}))
         needed = {name: self._held[name] + coming[name] for name, size in self._sizes.items() if size}
         return {name: size_for(count) for name, count in needed.items() if count > self._sizes[name]}
 
-    def choose_sizes(self, delta: Delta[ObjectKey, Object]) -> dict[str, int]:
-        """Choose the sizes of the sets that a transaction makes."""
-        names = [name for name in SIZED if (SET, name.encode()) in delta.added]
-        coming = Counter(map(_SET_NAME, delta.added)) if names else Counter[str]()
-        return {name: size_for(coming[name]) for name in names}
+    def choose_sizes(self, added: Mapping[ObjectKey, Object], counts: Mapping[str, int]) -> dict[str, int]:
+        """Choose the sizes of the sets that a transaction makes; `counts` are those of the elements in `added`."""
+        return {name: size_for(counts.get(name, 0)) for name in SIZED if (SET, name.encode()) in added}
 
     def note_sizes(self, sizes: Mapping[str, int]) -> None:
         """Take the sizes of sets that a transaction has made."""
         self._sizes.update(sizes)
 
-    def note_elements(self, delta: Delta[ObjectKey, Object]) -> None:
-        """Count the elements that a transaction has added and removed."""
-        self._held.update(map(_SET_NAME, delta.added))
-        self._held.subtract(Counter(map(_SET_NAME, delta.removed)))
+    def note_elements(self, delta: Delta[ObjectKey, Object], added: Counter[str]) -> None:
+        """Count the elements that a transaction has `added`, changed and removed."""
+        old, new = ({key: pair[side] for key, pair in delta.changed.items()} for side in (0, 1))
+        self._held.update(added)
+        self._held.update(count_elements(new))
+        self._held.subtract(count_elements(delta.removed))
+        self._held.subtract(count_elements(old))

@@ -7,11 +7,13 @@ from functools import lru_cache
 from vipwire.linux.netlink.nftables.wire import FLOWTABLE_COUNTER
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
 from vipwire.modes.nftables.language import SetSpec, is_type
+from vipwire.modes.nftables.table.blocks import split_block
 from vipwire.modes.nftables.table.names import (
     CHAIN,
     FLOWTABLE,
     SET,
     TABLE,
+    Block,
     Chain,
     CommentedElement,
     FlowtableSpec,
@@ -72,6 +74,9 @@ def _write_hook(chain: Chain) -> str:
 def _write_command(verb: str, table: str, family: Family, key: ObjectKey, value: Object) -> str:
     name, rest = key
     match value:
+        case Block():
+            elements = split_block(rest, value).items()
+            return "\n".join(_write_command(verb, table, family, (name, each), data) for each, data in elements)
         case Chain(rules):
             if verb == "delete":
                 return f"flush chain {table} {rest.decode()}\ndelete chain {table} {rest.decode()}"
