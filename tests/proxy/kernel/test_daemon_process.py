@@ -60,6 +60,25 @@ async def test_kubeadms_configuration_works_and_another_kubeconfig_waits_for_a_r
         await server.stop()
 
 
+async def test_a_signal_ends_a_first_sync_before_its_transaction() -> None:
+    services = 100
+    with stage():
+        server = filled()
+        for number in range(1, services + 1):
+            server.store.put("services", service_of(f"s{number}", f"10.96.1.{number}"))
+        await server.start()
+        flags = (f"--master={server.url}", "--hostname-override=node-0")
+        async with Daemon(*flags, program="tests.fakes.slow_rendering") as daemon:
+            await daemon.until(lambda: "renders" in daemon.lines)
+            assert await daemon.terminate() == 0
+            assert daemon.lines.count("renders") < services
+            assert set(daemon.lines) == {"renders"}, "no traceback"
+            assert not daemon.said("synced")
+            assert daemon.said("stopped; the rules stay", reason="SIGTERM")
+        assert run("nft list tables") == ""
+        await server.stop()
+
+
 def test_init_only_sets_the_kernels_settings_and_ends() -> None:
     with stage():
         status, daemon = alone("--init-only", "--conntrack-tcp-timeout-established=7h")
