@@ -17,14 +17,18 @@ def list_parts(plan: SitePlan) -> set[str]:
     return parts | {write_route_expression(route) for route in plan.routes if route.match is Match.EXPRESSION}
 
 
-def find_owners(pool: str, plan: SitePlan) -> tuple[ObjectField, ...]:
-    """Return the objects whose paths lead to a pool, directly or by choices."""
-    targets, before = {pool}, 0
-    while len(targets) > before:
-        before = len(targets)
-        targets |= {each.name for each in plan.all_choices if not targets.isdisjoint(each.targets)}
-    found = (ObjectField(route.kind, route.owner) for route in plan.routes if route.target in targets)
-    return tuple(dict.fromkeys(found))
+def find_owners(pools: Collection[str], plan: SitePlan) -> dict[str, dict[ObjectField, None]]:
+    """Find the objects whose paths lead to each of these pools, directly or by choices, in their order."""
+    choices = {each.name: each.targets for each in plan.all_choices}
+    found: dict[str, dict[ObjectField, None]] = {name: {} for name in pools}
+    for route in plan.routes:
+        reached = [route.target]
+        for target in reached:
+            reached += (each for each in choices.get(target, ()) if each not in reached)
+        for target in reached:
+            if target in found:
+                found[target][ObjectField(route.kind, route.owner)] = None
+    return found
 
 
 def remove_parts(plan: SitePlan, refused: Collection[str]) -> SitePlan:

@@ -201,7 +201,12 @@ class AnnotationValues:
         return self.values.get(name) is not False
 
 
+_NONE: Final = AnnotationValues({})
+
+
 def read_annotations(ingress: Ingress) -> AnnotationValues:
+    if not ingress.annotations:
+        return _NONE
     values: dict[str, object] = {}
     problems = []
     closed = nginx_rewrite = False

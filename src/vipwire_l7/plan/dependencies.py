@@ -4,13 +4,12 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Generic, TypeVar
 
 from vipwire.model.names import ObjectName
+from vipwire_l7.watch.compact import SetsByKey, share_equal
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ObjectRef, Snapshot
 
 R = TypeVar("R")
 V = TypeVar("V")
-_FEW = 4
-"""The users of an object are a tuple up to this number: a set takes four times the memory."""
 
 
 class RecordedObjects(Generic[V]):
@@ -47,37 +46,25 @@ class Dependencies(Generic[R]):
 
     def __init__(self) -> None:
         self._looked_at: dict[R, tuple[ObjectRef, ...]] = {}
-        self._users: dict[ObjectRef, tuple[R, ...] | set[R]] = {}
+        self._users = SetsByKey[ObjectRef, R]()
 
     def record(self, result: R, looked_at: Collection[ObjectRef]) -> None:
         """Record the objects that a result looked up, in place of those before."""
         before = self._looked_at.get(result, ())
         for each in before:
             if each not in looked_at:
-                self._remove_user(result, each)
+                self._users.discard(each, result)
         for each in looked_at:
-            users = self._users.get(each, ())
-            if isinstance(users, set):
-                users.add(result)
-            elif result not in users:
-                self._users[each] = (*users, result) if len(users) < _FEW else {*users, result}
-        self._looked_at[result] = before if set(before) == looked_at else tuple(looked_at)
+            self._users.add(each, result)
+        if len(before) != len(looked_at) or not all(each in looked_at for each in before):
+            self._looked_at[result] = tuple(map(share_equal, looked_at))
 
     def forget(self, result: R) -> None:
         for each in self._looked_at.pop(result, ()):
-            self._remove_user(result, each)
-
-    def _remove_user(self, result: R, ref: ObjectRef) -> None:
-        users = self._users[ref]
-        if isinstance(users, set):
-            users.discard(result)
-        else:
-            self._users[ref] = users = tuple(each for each in users if each != result)
-        if not users:
-            del self._users[ref]
+            self._users.discard(each, result)
 
     def find_users(self, changed: Iterable[ObjectRef]) -> set[R]:
-        return {result for each in changed for result in self._users.get(each, ())}
+        return {result for each in changed for result in self._users.get(each)}
 
     @property
     def looked_at(self) -> Collection[ObjectRef]:

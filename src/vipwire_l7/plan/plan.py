@@ -97,7 +97,7 @@ class CountedTable(Table[K, V], Generic[K, V]):
         super().__init__()
         self._counts: dict[K, int] = {}
 
-    def replace_values(self, before: Mapping[K, V], now: Mapping[K, V]) -> None:
+    def replace_values(self, before: Iterable[K], now: Mapping[K, V]) -> None:
         """Replace an author's values."""
         for key, value in now.items():
             self._counts[key] = self._counts.get(key, 0) + 1

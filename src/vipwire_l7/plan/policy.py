@@ -4,14 +4,14 @@ A policy is a value that can be compared: two objects with equal settings for on
 in milliseconds, sizes in bytes.
 """
 
-import enum
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache
+from typing import Final
 
 from vipwire.model.net import Prefix
+from vipwire_l7.watch.objects import KeyEnum
 
 
-class SameSite(enum.Enum):
+class SameSite(KeyEnum):
     """`SameSite` of a cookie (RFC 6265bis)."""
 
     NONE = "None"
@@ -19,7 +19,7 @@ class SameSite(enum.Enum):
     STRICT = "Strict"
 
 
-class Algorithm(enum.Enum):
+class Algorithm(KeyEnum):
     """The algorithm by which HAProxy chooses a server."""
 
     ROUND_ROBIN = "roundrobin"
@@ -29,7 +29,7 @@ class Algorithm(enum.Enum):
     HEADER = "header"
 
 
-class BackendProtocol(enum.Enum):
+class BackendProtocol(KeyEnum):
     """The protocol of the endpoints."""
 
     HTTP = "http"
@@ -43,7 +43,7 @@ class BackendProtocol(enum.Enum):
     """TCP whose content is TLS between the client and the endpoint."""
 
 
-class ProxyProtocol(enum.Enum):
+class ProxyProtocol(KeyEnum):
     """The version of the header that tells endpoints the client's address (haproxy.org, proxy-protocol.txt)."""
 
     NO = "no"
@@ -270,22 +270,15 @@ class Policy:
         return found if any(found) else ()
 
 
-@lru_cache(maxsize=4096)
+PLAIN: Final = Policy()
+
+
 def replace_protocol(policy: Policy, protocol: BackendProtocol) -> Policy:
-    """Return the policy with another protocol. Equal results are one object."""
-    return replace(policy, protocol=protocol)
+    return policy if policy.protocol is protocol else replace(policy, protocol=protocol)
 
 
-@lru_cache(maxsize=4096)
 def replace_client_certificate(policy: Policy, certificate: str) -> Policy:
-    """Return the policy with another client certificate. Equal results are one object."""
-    return replace(policy, client_certificate=certificate)
-
-
-@lru_cache(maxsize=4096)
-def intern_policy(policy: Policy) -> Policy:
-    """Return the one object of all equal policies."""
-    return policy
+    return policy if policy.client_certificate == certificate else replace(policy, client_certificate=certificate)
 
 
 def inherit_policy(own: Policy, main: Policy) -> Policy:
@@ -293,9 +286,8 @@ def inherit_policy(own: Policy, main: Policy) -> Policy:
 
     ingress-nginx ignores most settings of a canary itself; vipwire applies them.
     """
-    default = Policy()
     set_here = {each.name: getattr(own, each.name) for each in fields(Policy)}
-    return replace(main, **{name: value for name, value in set_here.items() if value != getattr(default, name)})
+    return replace(main, **{name: value for name, value in set_here.items() if value != getattr(PLAIN, name)})
 
 
 @dataclass(frozen=True, slots=True)

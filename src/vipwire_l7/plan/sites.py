@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from vipwire.model.names import ObjectName
-from vipwire_l7.plan.policy import Policy
+from vipwire_l7.plan.policy import PLAIN, Policy
 from vipwire_l7.watch.objects import BackendEndpoint, BackendPort, KeyEnum
 
 UNAVAILABLE = "unavailable"
@@ -327,7 +327,7 @@ def name_pool(service: ObjectName, port: int, policy: Policy) -> str:
     The parts are DNS labels, so that no two pools share a name.
     """
     plain = f"{service.namespace}:{service.name}:{port}"
-    return plain if policy == Policy() else f"{plain}:{_hash_text(repr(astuple(policy)))}"
+    return plain if policy == PLAIN else f"{plain}:{_hash_text(repr(astuple(policy)))}"
 
 
 def make_choice(steps: tuple[Step, ...]) -> Choice:

@@ -24,6 +24,7 @@ from vipwire_l7.plan.endpoints import choose_servers
 from vipwire_l7.plan.limits import MOST, Limited, Most
 from vipwire_l7.plan.plan import HostPlan, Planner, build_site_plan
 from vipwire_l7.plan.sites import ANSWERS, EVERY_HOST, DatagramFrontend, Match, ObjectField, Pool, Server, SitePlan
+from vipwire_l7.watch.compact import SetsByKey
 from vipwire_l7.watch.objects import IngressKind
 from vipwire_l7.watch.snapshot import ChangeExtent, ObjectRef, Snapshot
 
@@ -61,7 +62,7 @@ class Desired:
         self.taken: set[Callable[[], None]] = set()
         """Callbacks after each change that HAProxy has or will soon have."""
         self._slots: dict[str, Slots] = {}
-        self._by_service: dict[ObjectName, dict[str, Pool]] = {}
+        self._by_service = SetsByKey[ObjectName, str]()
         self._closed: frozenset[str] = frozenset()
         """The frontends that HAProxy cannot bind."""
         self._now = 0.0
@@ -140,7 +141,7 @@ class Desired:
         more = f"the namespace has more than {self._most_endpoints} endpoints in HAProxy"
         remedy = "delete Services or Pods, or raise --namespace-limit endpoints=N"
         message = f"{more}: vipwire uses only some of {pool} and other large backends: {remedy}"
-        return tuple(Problem(each.kind, each.name, "spec.rules", message) for each in self._find_askers(pool))
+        return tuple(Problem(each.kind, each.name, "spec.rules", message) for each in self._find_askers(pool)[pool])
 
     @property
     def retries(self) -> bool:
@@ -185,7 +186,7 @@ class Desired:
             self._site_plan = None
         self._judged |= change.problems
         self._admitted |= change.admitted
-        fill_in = {name for each in services for name in self._by_service.get(each, ())}
+        fill_in = {name for each in services for name in self._by_service.get(each)}
         for name in change.pools:
             self._replace_pool(name, kept.pools.get(name))
         names = kept.pools.keys() if everything else fill_in | change.pools
@@ -202,10 +203,11 @@ class Desired:
     def _replace_pool(self, name: str, pool: Pool | None) -> None:
         before = self._pools.pop(name, None)
         if before is not None:
-            self._by_service[before.service].pop(name, None)
+            self._by_service.discard(before.service, name)
             self._endpoint_limit.put(before.service.namespace, name, 0)
         if pool is not None:
-            self._pools[name] = self._by_service.setdefault(pool.service, {})[name] = pool
+            self._pools[name] = pool
+            self._by_service.add(pool.service, name)
         else:
             self._slots.pop(name, None)
 
@@ -271,7 +273,9 @@ class Desired:
     def exclude_pool(self, pool: str, reason: str) -> None:
         message = f"HAProxy refuses the backend {pool}, which answers 503: {reason[:200]}"
         field = "metadata.annotations" if pool in self._slots else "spec.rules"
-        self._refuse_part(pool, [Problem(each.kind, each.name, field, message) for each in self._find_askers(pool)])
+        self._refuse_part(
+            pool, [Problem(each.kind, each.name, field, message) for each in self._find_askers(pool)[pool]]
+        )
 
     def exclude_servers(self, count: int) -> bool:
         """Leave out pools with at least so many servers, of the namespace with the most; report whether that helps.
@@ -284,16 +288,20 @@ class Desired:
             of[pool.service.namespace] += sizes[pool.name]
         self._room = sum(sizes.values()) - count
         order = sorted(self.plan.pools, key=lambda each: (-of[each.service.namespace], -sizes[each.name]))
+        left_out = list[Pool]()
         for pool in order:
             if count <= 0:
                 break
             count -= sizes[pool.name]
+            left_out.append(pool)
+        askers = self._find_askers(*(pool.name for pool in left_out))
+        for pool in left_out:
             namespace = pool.service.namespace
             servers = f"the {of[namespace]} servers of {namespace}"
             message = f"{servers} exceed HAProxy's limit of open files: {pool.name} answers 503"
-            asked = self._find_askers(pool.name)
-            self._crowded.add(pool.name)
+            asked = askers[pool.name]
             self._refused[pool.name] = tuple(Problem(each.kind, each.name, "spec.rules", message) for each in asked)
+        self._crowded |= askers.keys()
         self._site_plan = remove_parts(self.plan, self._refused)
         return count <= 0
 
@@ -324,15 +332,16 @@ class Desired:
                 message = f"{secret}: HAProxy refuses the certificate; its hosts get the default: {reason[:200]}"
                 self._refuse_part(each.pem, [Problem(ask.kind, ask.name, ask.field, message) for ask in each.askers])
 
-    def _find_askers(self, pool: str) -> Iterable[ObjectField]:
-        """Return the objects that lead to a pool, by a path or as the default backend."""
-        yield from find_owners(pool, self.plan)
-        if pool == self.plan.default:
-            services = {each.service for each in self.plan.pools if each.name == pool}
+    def _find_askers(self, *pools: str) -> Mapping[str, Iterable[ObjectField]]:
+        """Find the objects that lead to each of these pools, by a path or as the default backend."""
+        found, plan = find_owners(pools, self.plan), self.plan
+        if plan.default in found:
+            services = {each.service for each in plan.pools if each.name == plan.default}
             for name in sorted(self._planner.kept.admitted):
                 default = self._snapshot.ingresses[name].default_backend
                 if default and default.service in services:
-                    yield ObjectField("Ingress", name)
+                    found[plan.default][ObjectField("Ingress", name)] = None
+        return found
 
     def _refuse_part(self, part: str, problems: Sequence[Problem]) -> None:
         self._refused[part] = tuple(problems)

@@ -218,4 +218,4 @@ class IngressReporter:
             return Subject(kind, name.name, name.namespace, ingress.uid, _API)
         of = next((each for each in IngressKind if each.value == kind), IngressKind.INGRESS)
         declared = self._snapshot.list_gateway_objects(of).get(name)
-        return Subject(kind, name.name, name.namespace, *declared.identity) if declared else None
+        return Subject(kind, name.name, name.namespace, declared.uid, declared.api_version) if declared else None

@@ -9,6 +9,7 @@ import binascii
 import contextlib
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from types import MappingProxyType
 
 from vipwire.kube.finding import Findings, is_label
@@ -17,6 +18,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, family_of, parse_address
 from vipwire.model.problem import Problem
 from vipwire_l7.watch import wire
+from vipwire_l7.watch.compact import share_equal
 from vipwire_l7.watch.objects import (
     NOTHING,
     BackendEndpoint,
@@ -69,7 +71,7 @@ def convert_ingress(source: wire.Ingress) -> tuple[Ingress | None, tuple[Problem
         default or None,
         tuple(_convert_tls(spec.tls or (), namespace, found)),
         MappingProxyType(annotations) if annotations else NOTHING,
-        meta.creation_timestamp or "",
+        share_equal(meta.creation_timestamp or ""),
         meta.uid or "",
         _read_published_addresses(source.status),
         meta.resource_version or "",
@@ -183,7 +185,8 @@ def _convert_service_ports(ports: Iterable[wire.ServicePort], found: Findings) -
         number = found.port(f"spec.ports[{index}].port", port.port)
         if number is not None and port.protocol in _PROTOCOLS:
             target = port.target_port if isinstance(port.target_port, int) else None
-            yield BackendPort(port.name or "", number, port.app_protocol or "", target, port.protocol == "UDP")
+            made = BackendPort(port.name or "", number, port.app_protocol or "", target, port.protocol == "UDP")
+            yield share_equal(made)
 
 
 def convert_slice(source: wire.Slice) -> tuple[BackendSlice | None, tuple[Problem, ...]]:
@@ -201,13 +204,19 @@ def convert_slice(source: wire.Slice) -> tuple[BackendSlice | None, tuple[Proble
 
 
 def _convert_slice_ports(source: wire.Slice, protocols: Collection[str | None]) -> Mapping[str, int]:
-    return MappingProxyType(
-        {
-            port.name or "": port.port
+    return _share_ports(
+        tuple(
+            (port.name or "", port.port)
             for port in source.ports or ()
             if port.port and 0 < port.port < 65536 and port.protocol in protocols
-        }
+        )
     )
+
+
+@lru_cache(maxsize=1024)
+def _share_ports(ports: tuple[tuple[str, int], ...]) -> Mapping[str, int]:
+    """Return the one mapping of all slices with equal ports."""
+    return MappingProxyType(dict(ports))
 
 
 def _convert_endpoints(

@@ -244,8 +244,8 @@ class GatewayObject(Generic[SpecT_co]):
     generation: int = 0
     labels: Mapping[str, str] = field(default_factory=lambda: NOTHING)
     """The labels of a Namespace."""
-    identity: tuple[str, str] = ("", "")
-    """UID and API version."""
+    uid: str = ""
+    api_version: str = ""
     version: str = field(default="", compare=False)
     written_status: bytes = field(default=b"null", compare=False)
     """As JSON, which takes a tenth of the memory."""

@@ -15,6 +15,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Address
 from vipwire.model.problem import Problem
 from vipwire.watched_objects.event import Deleted, Listed, Upserted
+from vipwire_l7.watch.compact import SetsByKey
 from vipwire_l7.watch.objects import (
     INGRESS_KINDS,
     BackendService,
@@ -87,7 +88,8 @@ class Snapshot:
         self._objects: dict[IngressKind, dict[ObjectName, IngressObject]] = {
             kind: {} for kind in kinds.union(INGRESS_KINDS)
         }
-        self._slices: dict[ObjectName, dict[ObjectName, BackendSlice]] = {}
+        self._slices = SetsByKey[ObjectName, ObjectName]()
+        """The names of each Service's slices."""
         self.cluster_ips: dict[Address, ObjectName] = {}
         """The Services by their ClusterIPs."""
         self._grants: dict[str, dict[ObjectName, GatewayObject[object]]] = {}
@@ -168,8 +170,8 @@ class Snapshot:
 
     def list_slices(self, service: ObjectName) -> tuple[BackendSlice, ...]:
         """Return a Service's slices, by name."""
-        found = self._slices.get(service, {})
-        return tuple(found[name] for name in sorted(found))
+        slices = cast("Mapping[ObjectName, BackendSlice]", self._objects[IngressKind.SLICE])
+        return tuple(slices[name] for name in sorted(self._slices.get(service)))
 
     def count_events(self, kinds: Iterable[IngressKind]) -> int:
         """Return the number of events of these kinds: their objects are the same as long as the number is."""
@@ -280,10 +282,10 @@ class Snapshot:
 
     def _record_slice(self, before: IngressObject | None, after: IngressObject | None) -> None:
         if isinstance(before, BackendSlice):
-            self._slices[before.service].pop(before.name, None)
+            self._slices.discard(before.service, before.name)
             self._services.add(before.service)
         if isinstance(after, BackendSlice):
-            self._slices.setdefault(after.service, {})[after.name] = after
+            self._slices.add(after.service, after.name)
             self._services.add(after.service)
 
 

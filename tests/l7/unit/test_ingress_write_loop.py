@@ -56,7 +56,7 @@ def gateway(content: str = "", status: Any = None) -> Upserted[Any]:
 
 def declared(kind: IngressKind, name: ObjectName, content: Any, version: str, status: Any) -> Upserted[Any]:
     text = msgspec.json.encode(status)
-    made = GatewayObject(kind, name, content, identity=("u-1", "v1"), version=version, written_status=text)
+    made = GatewayObject(kind, name, content, uid="u-1", api_version="v1", version=version, written_status=text)
     return Upserted(made, ())
 
 

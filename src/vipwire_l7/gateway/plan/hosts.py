@@ -6,18 +6,21 @@ costs its own hosts only. If they do not fit, all routes of the hosts concerned 
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from vipwire_l7.gateway.plan.matching.precedence import Entry, HostSteps, count_matches, order_matches
-from vipwire_l7.gateway.plan.routes import FrontendKey, HostEntries, RouteResult, rank_route
+from vipwire_l7.gateway.plan.routes import FrontendKey, HostEntries, HostKey, RouteResult, rank_route
 from vipwire_l7.plan.budget import MOST_STEPS, Budget
 from vipwire_l7.plan.plan import HostPlan
 from vipwire_l7.plan.sites import Choice
+from vipwire_l7.watch.compact import SetsByKey
 from vipwire_l7.watch.snapshot import ObjectRef
 
-HostKey: TypeAlias = tuple[FrontendKey, str]
 Refused: TypeAlias = tuple[str, tuple[HostEntries, ...]]
 """The reason why a route exceeds the budget, and the entries that deny requests in its place."""
+
+_MANY: Final = 8
+"""The number of a route's entries up to which a search is fast enough; a mapping for each route takes memory."""
 
 
 class Hosts:
@@ -26,8 +29,11 @@ class Hosts:
     def __init__(self, results: Mapping[ObjectRef, RouteResult]) -> None:
         """`results` holds the results of all routes, and is updated before `replace_route`."""
         self._results = results
-        self._hosts: dict[HostKey, dict[ObjectRef, list[HostEntries]]] = {}
-        self.by_way: dict[FrontendKey, set[str]] = {}
+        self._hosts = SetsByKey[HostKey, ObjectRef]()
+        """The routes of each host."""
+        self._by_host: dict[ObjectRef, dict[HostKey, list[HostEntries]]] = {}
+        """The entries of routes with many."""
+        self.by_way = SetsByKey[FrontendKey, str]()
         self._tried: dict[HostKey, Counter[str]] = {}
         """The number of rules by namespace, of hosts with any rule that HAProxy tries in turn."""
         self._shares: Counter[tuple[FrontendKey, str, str, int]] = Counter()
@@ -40,19 +46,21 @@ class Hosts:
 
     def replace_route(self, ref: ObjectRef, before: RouteResult | None, now: RouteResult | None) -> set[HostKey]:
         """Replace a route's result; return the hosts concerned."""
-        old, new = _group_by_host(before.brought if before else ()), _group_by_host(now.brought if now else ())
-        for key in old.keys() - new.keys():
-            del self._hosts[key][ref]
-            if not self._hosts[key]:
-                del self._hosts[key]
-                self.by_way[key[0]].discard(key[1])
-        for key, found in new.items():
-            self._hosts.setdefault(key, {})[ref] = found
-            self.by_way.setdefault(key[0], set()).add(key[1])
+        old, new = ({each.key for each in result.brought} if result else set() for result in (before, now))
+        for key in old - new:
+            self._hosts.discard(key, ref)
+            if not self._hosts.get(key):
+                self.by_way.discard(*key)
+        for key in new:
+            self._hosts.add(key, ref)
+            self.by_way.add(*key)
+        self._by_host.pop(ref, None)
+        if now is not None and len(now.brought) > _MANY:
+            self._by_host[ref] = _group_by_host(now.brought)
         for result, number in ((before, -1), (now, 1)):
             for share in _list_shares(result):
                 self._count_share(share, number)
-        return {*old, *new}
+        return old | new
 
     def _count_share(self, share: tuple[FrontendKey, str, str, int], number: int) -> None:
         had = self._shares[share]
@@ -76,11 +84,11 @@ class Hosts:
         changed = [ref for ref in both if before.get(ref) != self._refused.get(ref)]
         for ref in both:
             self._results[ref].excess = self._refused[ref][0] if ref in self._refused else ""
-        return {ref: _group_by_host(self._results[ref].brought) for ref in changed}
+        return {ref: {each.key for each in self._results[ref].brought} for ref in changed}
 
     def _count_rules(self, key: HostKey) -> tuple[Counter[str], bool]:
         """Count the rules of a host by namespace; report whether one namespace asks for too many steps."""
-        found = self._hosts.get(key, {})
+        found = {ref: self._list_entries(ref, key) for ref in self._hosts.get(key)}
         if not any(each.is_tried for own in found.values() for each in own):
             return Counter(), False
         host, tried, steps = HostSteps(), Counter[str](), Counter[str]()
@@ -97,11 +105,11 @@ class Hosts:
         """Spend the budgets, the oldest route first. A guarded path whose route does not fit is denied."""
         budget, hosts = Budget(), dict[HostKey, HostSteps]()
         shares, refused = set[tuple[FrontendKey, str]](), dict[ObjectRef, Refused]()
-        asking = {ref for key in self._tried for ref in self._hosts[key]}
+        asking = {ref for key in self._tried for ref in self._hosts.get(key)}
         asking |= {ref for ref, each in self._results.items() if each.shares}
 
         def host_of(brought: HostEntries) -> HostSteps:
-            return hosts.setdefault((brought.way, brought.host), HostSteps())
+            return hosts.setdefault(brought.key, HostSteps())
 
         def cost(found: Iterable[HostEntries]) -> int:
             return sum(host_of(each).estimate_more_rules(count_matches(each.entries)) for each in found)
@@ -129,13 +137,18 @@ class Hosts:
     def _sort_routes(self, refs: Iterable[ObjectRef]) -> list[ObjectRef]:
         return sorted(refs, key=lambda ref: rank_route(self._results[ref].route))
 
+    def _list_entries(self, ref: ObjectRef, key: HostKey) -> list[HostEntries]:
+        if ref in self._by_host:
+            return self._by_host[ref].get(key, [])
+        return [each for each in self._results[ref].brought if each.key == key]
+
     def plan_host(self, key: HostKey, site: str) -> HostPlan | None:
         """Merge the entries of a host's routes; None if there are none."""
         entries: list[Entry] = []
         shares: dict[str, Choice] = {}
-        there = self._hosts.get(key, {})
-        for ref in self._sort_routes(there):
-            found = there[ref] if ref not in self._refused else _group_by_host(self._refused[ref][1]).get(key, ())
+        for ref in self._sort_routes(self._hosts.get(key)):
+            refused = self._refused.get(ref)
+            found = _group_by_host(refused[1]).get(key, []) if refused else self._list_entries(ref, key)
             entries += (entry for each in found for entry in each.entries)
             shares |= self._results[ref].shares
         if not entries:
@@ -149,7 +162,7 @@ class Hosts:
 def _group_by_host(brought: Iterable[HostEntries]) -> dict[HostKey, list[HostEntries]]:
     found: dict[HostKey, list[HostEntries]] = {}
     for each in brought:
-        found.setdefault((each.way, each.host), []).append(each)
+        found.setdefault(each.key, []).append(each)
     return found
 
 
@@ -157,7 +170,7 @@ def _list_shares(result: RouteResult | None) -> set[tuple[FrontendKey, str, str,
     if result is None or not result.shares:
         return set()
     return {
-        (each.way, entry.target, result.route.name.namespace, len(result.shares[entry.target].steps))
+        (each.key[0], entry.target, result.route.name.namespace, len(result.shares[entry.target].steps))
         for each in result.brought
         for entry in each.entries
         if entry.target in result.shares

@@ -12,11 +12,11 @@ from dataclasses import replace
 
 from vipwire.model.names import ObjectName
 from vipwire_l7.gateway.plan.frame import KINDS, Frame, plan_frame
-from vipwire_l7.gateway.plan.hosts import HostKey, Hosts
+from vipwire_l7.gateway.plan.hosts import Hosts
 from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewaySetting, GatewayWorld
 from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.own_services import OwnService
-from vipwire_l7.gateway.plan.routes import FrontendKey, RouteResult, plan_route, rank_route
+from vipwire_l7.gateway.plan.routes import FrontendKey, HostKey, RouteResult, plan_route, rank_route
 from vipwire_l7.gateway.plan.rules import Shares
 from vipwire_l7.gateway.plan.statuses import (
     write_gateway_status,
@@ -29,6 +29,7 @@ from vipwire_l7.plan.dependencies import Dependencies
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.plan import HostPlan, Plan
 from vipwire_l7.plan.sites import Frontend, Route
+from vipwire_l7.watch.compact import NO_PARTS
 from vipwire_l7.watch.objects import IngressKind, Json
 from vipwire_l7.watch.snapshot import Changes, ObjectRef, Snapshot
 
@@ -141,7 +142,7 @@ class GatewayPlanner:
         for way in marks.keys() | self._frontends.keys():
             mark = self._frontends[way].mark if way in self._frontends else None
             if mark != marks.get(way):
-                for host in self._hosts.by_way.get(way, ()):
+                for host in self._hosts.by_way.get(way):
                     self._put_host((way, host), marks.get(way))
         for site, routes in self._led.items():
             kept.hosts.put(site, HostPlan(routes))
@@ -211,8 +212,10 @@ class GatewayPlanner:
     def _replace_result(self, ref: ObjectRef, before: RouteResult | None, now: RouteResult | None) -> set[str]:
         """Replace the parts of a route's result that are not by host; return the UDP places concerned."""
         told = self._told
-        self.kept.pools.replace_values(before.pools if before else {}, now.pools if now else {})
-        self.kept.files.replace_values(before.files if before else {}, now.files if now else {})
+        self.kept.pools.replace_values(before.pools if before else (), now.fresh if now else {})
+        self.kept.files.replace_values(before.files if before else (), now.files if now else {})
+        if now is not None:
+            now.fresh = NO_PARTS
         for result, number in ((before, -1), (now, 1)):
             if result is None:
                 continue

@@ -5,8 +5,7 @@ A rule that is invalid, or fails with an unexpected exception, is left out, and 
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import TypeVar
+from typing import TypeAlias
 
 from vipwire.kube.resource import describe_unexpected
 from vipwire.model.names import ObjectName
@@ -14,7 +13,7 @@ from vipwire.model.problem import Problem
 from vipwire_l7.gateway.plan.attach import Attachment, Parent, isolate_hostnames, resolve_parents
 from vipwire_l7.gateway.plan.frame import Frame, list_problems
 from vipwire_l7.gateway.plan.kinds.hostnames import rank_breadth
-from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewayWorld, RouteObject, no
+from vipwire_l7.gateway.plan.kinds.objects import ROUTE_KINDS, GatewayWorld, RouteObject, Verdict, no
 from vipwire_l7.gateway.plan.listeners import ListenerKey
 from vipwire_l7.gateway.plan.matching.matches import ALL
 from vipwire_l7.gateway.plan.matching.precedence import Entry, is_tried
@@ -26,10 +25,13 @@ from vipwire_l7.plan.budget import estimate_condition_steps
 from vipwire_l7.plan.expressions import estimate_steps
 from vipwire_l7.plan.limits import Demand
 from vipwire_l7.plan.sites import CLOSED, Choice, Match, Mode, Pool
+from vipwire_l7.watch.compact import NO_PARTS, share_equal
 from vipwire_l7.watch.objects import IngressKind, Json
 
-FrontendKey = tuple[str, Mode]
+FrontendKey: TypeAlias = tuple[str, Mode]
 """An address and port, and the mode of its frontend."""
+HostKey: TypeAlias = tuple[FrontendKey, str]
+"""A frontend and a host."""
 
 
 def rank_route(route: RouteObject) -> tuple[str, ObjectName, int]:
@@ -39,12 +41,15 @@ def rank_route(route: RouteObject) -> tuple[str, ObjectName, int]:
 
 @dataclass(frozen=True, slots=True)
 class HostEntries:
-    """The entries of a route for one host. `site` is the host with the mark of the address and port."""
+    """The entries of a route for one host. `mark` is that of the address and port."""
 
-    way: FrontendKey
-    host: str
-    site: str
+    key: HostKey
+    mark: str
     entries: tuple[Entry, ...]
+
+    @property
+    def site(self) -> str:
+        return f"{self.key[1]}{self.mark}"
 
     @property
     def is_tried(self) -> bool:
@@ -73,14 +78,19 @@ class RouteResult:
 
     route: RouteObject
     parents: tuple[Parent, ...]
-    read: RuleErrors = field(default_factory=RuleErrors)
+    """Without their attachments, which planning alone needs."""
+    resolved: Verdict
+    failures: tuple[str, ...] = ()
+    """A message for each rule left out."""
     brought: tuple[HostEntries, ...] = ()
-    datagrams: Mapping[str, Shares] = field(default_factory=dict)
+    datagrams: Mapping[str, Shares] = field(default_factory=lambda: NO_PARTS)
     """The UDP frontends' shares, by address and port."""
-    pools: Mapping[str, Pool] = field(default_factory=dict)
-    shares: Mapping[str, Choice] = field(default_factory=dict)
+    pools: tuple[str, ...] = ()
+    fresh: Mapping[str, Pool] = field(default_factory=lambda: NO_PARTS)
+    """The pools by name, until the plan has them."""
+    shares: Mapping[str, Choice] = field(default_factory=lambda: NO_PARTS)
     """The weighted choices that the route leads to."""
-    files: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, str] = field(default_factory=lambda: NO_PARTS)
     guarded: frozenset[str] = frozenset()
     """The targets with access controls."""
     services: tuple[ObjectName, ...] = ()
@@ -96,38 +106,29 @@ class RouteResult:
         rules = self.route.spec.rules
         if text := self.limit or self.excess:
             return tuple(f"rules[{index}]: {text}" for index in range(len(rules)))
-        return self.read.list_failures(len(rules))
+        return self.failures
 
     def count_demand(self) -> Demand:
-        hosts = tuple(dict.fromkeys((each.way, each.host) for each in self.brought))
+        hosts = tuple(dict.fromkeys(each.key for each in self.brought))
         paths = sum(len(each.entries) for each in self.brought)
-        return Demand(rank_route(self.route), hosts, paths, tuple(self.pools))
+        return Demand(rank_route(self.route), hosts, paths, self.pools)
 
     def leave_out(self, text: str) -> None:
         """Leave the route out, but deny its guarded paths: without the route, older paths could bypass the guard."""
         closed = (each.deny_guarded(self.guarded) for each in self.brought)
         self.limit, self.brought = text, tuple(each for each in closed if each.entries)
-        self.pools, self.shares, self.files, self.datagrams = {}, {}, {}, {}
+        self.pools, self.fresh, self.shares, self.files, self.datagrams = (), NO_PARTS, NO_PARTS, NO_PARTS, NO_PARTS
 
     def write_status(self, controller: str) -> Json:
-        told = controller, self.read.resolved, self.list_failures()
+        told = controller, self.resolved, self.list_failures()
         return {"parents": [write_parent_status(self.route, each, *told) for each in self.parents]}
 
     def list_problems(self) -> tuple[Problem, ...]:
         failed = (no("", text) for text in self.list_failures())
         return (
-            *list_problems(self.route, "spec.rules", self.read.resolved, *failed),
+            *list_problems(self.route, "spec.rules", self.resolved, *failed),
             *list_problems(self.route, "spec.parentRefs", *(each.accepted for each in self.parents)),
         )
-
-
-SetT = TypeVar("SetT")
-
-
-@lru_cache(maxsize=1024)
-def _share_equal(found: SetT) -> SetT:
-    """Return the one stored set that equals this one, to save memory."""
-    return found
 
 
 def plan_route(route: RouteObject, frame: Frame, world: GatewayWorld) -> RouteResult | None:
@@ -135,36 +136,41 @@ def plan_route(route: RouteObject, frame: Frame, world: GatewayWorld) -> RouteRe
     parents = resolve_parents(route, frame.listeners, world)
     if not parents:
         return None
-    made = RouteResult(route, parents)
+    read = RuleErrors()
+    made = RouteResult(route, share_equal(tuple(Parent(each.ref, each.accepted) for each in parents)), read.resolved)
     try:
-        _read_route(made, frame, world)
+        _read_route(made, parents, read, frame, world)
     except Exception as error:  # noqa: BLE001  # an unexpected exception must cost this route only
-        made.read.failed = dict.fromkeys(range(len(route.spec.rules)), describe_unexpected(error))
-        made.brought, made.datagrams = (), {}
+        read.failed = dict.fromkeys(range(len(route.spec.rules)), describe_unexpected(error))
+        made.brought, made.datagrams = (), NO_PARTS
+    made.resolved, made.failures = read.resolved, read.list_failures(len(route.spec.rules))
     return made
 
 
-def _read_route(made: RouteResult, frame: Frame, world: GatewayWorld) -> None:
+def _read_route(
+    made: RouteResult, parents: Iterable[Parent], read: RuleErrors, frame: Frame, world: GatewayWorld
+) -> None:
     route, brought, datagrams = made.route, list[HostEntries](), dict[str, Shares]()
     attachments: dict[ListenerKey, Attachment] = {}
-    for each in (each for parent in made.parents for each in parent.attachments):
+    for each in (each for parent in parents for each in parent.attachments):
         attachments.setdefault(each.listener.key, each)
-    made.services, made.listeners = tuple(list_services(route)), _share_equal(frozenset(attachments))
+    made.services, made.listeners = tuple(list_services(route)), share_equal(frozenset(attachments))
     world.looked_at |= {(IngressKind.SERVICE, each) for each in made.services}
-    made.gateways = _share_equal(frozenset(each.listener.gateway.name for each in attachments.values()))
+    made.gateways = share_equal(frozenset(each.listener.gateway.name for each in attachments.values()))
     targets = Targets(world, frame)
-    made.pools, made.shares, made.files = targets.pools, targets.choices, targets.bodies
     for attachment in attachments.values():
         listener = attachment.listener
         if listener.is_udp:
-            datagrams |= dict.fromkeys(listener.places, plan_shares(route, targets, made.read))
+            datagrams |= dict.fromkeys(listener.places, plan_shares(route, targets, read))
             continue
-        entries = tuple(plan_entries(route, attachment, targets, made.read))
+        entries = tuple(plan_entries(route, attachment, targets, read))
         for place in listener.places:
             brought += _bring_entries(attachment, entries, place, frame, world)
-    made.brought, made.datagrams = tuple(brought), datagrams
+    made.brought, made.datagrams = tuple(brought), datagrams or NO_PARTS
+    made.pools, made.fresh = tuple(targets.pools), targets.pools
+    made.shares, made.files = targets.choices or NO_PARTS, targets.bodies or NO_PARTS
     leading = {entry.target for found in brought for entry in found.entries}
-    made.guarded = _share_equal(frozenset(filter(targets.is_guarded, leading)))
+    made.guarded = share_equal(frozenset(filter(targets.is_guarded, leading)))
 
 
 def _bring_entries(
@@ -172,8 +178,8 @@ def _bring_entries(
 ) -> Iterator[HostEntries]:
     """Yield the route's entries for each hostname of a listener at one address and port."""
     world.looked_at.add(make_place_ref(place))
-    port = frame.ports[place]
+    port, way = frame.ports[place], share_equal((place, attachment.listener.mode))
     for host in isolate_hostnames(attachment, port.hosts):
         own = attachment.hosts[host]
         ranked = entries if own == host else tuple(replace(each, breadth=rank_breadth(own)) for each in entries)
-        yield HostEntries((place, attachment.listener.mode), host, f"{host}{port.mark}", ranked)
+        yield HostEntries((way, host), port.mark, ranked)

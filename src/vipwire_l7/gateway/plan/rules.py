@@ -30,6 +30,7 @@ from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.expressions import find_literal_prefix, is_costly
 from vipwire_l7.plan.policy import BackendProtocol, Policy, replace_client_certificate
 from vipwire_l7.plan.sites import CLOSED, Match, Pool
+from vipwire_l7.watch.compact import share_equal
 
 
 @dataclass(slots=True)
@@ -111,7 +112,7 @@ def _plan_rule(
                 route, replace(match, path=PathMatch(Match.EXPRESSION, f"{wide}(?:/.*)?")), (index, number), CLOSED
             )
         else:
-            yield Entry(route, match, (index, number), known[key])
+            yield Entry(route, match, share_equal((index, number)), known[key])
 
 
 def _list_auth_filters(rule: rule_wire.RouteRule) -> tuple[rule_wire.ExternalAuthFilter, ...]:

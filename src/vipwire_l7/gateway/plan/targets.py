@@ -22,13 +22,13 @@ from vipwire_l7.plan.policy import (
     MirrorTarget,
     Policy,
     Reply,
-    intern_policy,
     replace_client_certificate,
     replace_protocol,
 )
 from vipwire_l7.plan.pool_policy import APPLICATIONS
 from vipwire_l7.plan.sessions import add_session_mark, make_session_steps, share_requests
 from vipwire_l7.plan.sites import BROKEN, CLOSED, REFUSED, UNAVAILABLE, Choice, Pool, make_choice, name_pool
+from vipwire_l7.watch.compact import share_equal
 from vipwire_l7.watch.objects import BackendPort, BackendService, IngressKind
 
 _MOST_WEIGHT = 1_000_000
@@ -170,7 +170,7 @@ class Targets:
         if policy.verify is None and policy.protocol not in (BackendProtocol.HTTPS, BackendProtocol.H2S):
             policy = replace_client_certificate(policy, "")
         policy = self.frame.policies.complete_pool_policy(service.name, port, policy)
-        policy = intern_policy(add_session_mark(policy, service.name, port.number))
+        policy = share_equal(add_session_mark(policy, service.name, port.number))
         name = name_pool(service.name, port.number, policy)
         self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))
         return name

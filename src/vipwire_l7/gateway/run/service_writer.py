@@ -55,7 +55,7 @@ class ServiceWriter:
         gateways = self._snapshot.list_gateway_objects(IngressKind.GATEWAY)
         for service in list(wanted.values()):
             gateway = gateways.get(service.gateway)
-            if gateway is not None and gateway.identity[0]:
+            if gateway is not None and gateway.uid:
                 await self._write_gateway_service(objects, service, gateway)
         for name in list(self._find_left_over(wanted)):
             await self._delete_object(objects, path_of(*_SERVICES, *name))
@@ -63,9 +63,8 @@ class ServiceWriter:
     async def _write_gateway_service(
         self, objects: FencedObjects, service: OwnService, gateway: GatewayObject[object]
     ) -> None:
-        snapshot = self._snapshot
-        uid, version = gateway.identity
-        body = write_service(service, uid, version.rpartition("/")[2], self._controller)
+        snapshot, uid, version = self._snapshot, gateway.uid, gateway.api_version.rpartition("/")[2]
+        body = write_service(service, uid, version, self._controller)
         path = path_of(*_SERVICES, *service.name)
         there = snapshot.services.get(service.name)
         if self._written.get(path) != body or not is_as_wanted(there, service):
@@ -75,7 +74,7 @@ class ServiceWriter:
         found = {each.name: list_copied_fields((each,)) for each in snapshot.list_slices(service.name)}
         for each in copy_slices(service, snapshot.list_slices(self._pods)):
             if found.pop(each.name, None) != list_copied_fields((each,)):
-                body = write_slice(each, service, uid, version.rpartition("/")[2])
+                body = write_slice(each, service, uid, version)
                 await self._apply_object(objects, path_of(*_SLICES, *each.name), body)
         for name in (each for each in found if each.name.startswith(name_slices(service))):
             await self._delete_object(objects, path_of(*_SLICES, *name))

@@ -19,6 +19,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
 from vipwire_l7.gateway.watch import wire
 from vipwire_l7.watch import kinds as ingress_kinds
+from vipwire_l7.watch.compact import share_equal
 from vipwire_l7.watch.kinds import IngressResource
 from vipwire_l7.watch.objects import NOTHING, GatewayObject, IngressKind, IngressObject
 
@@ -36,6 +37,8 @@ VERSIONS: Final[Mapping[str, Sequence[str]]] = {
     wire.CERTIFICATES_GROUP: ("v1", "v1beta1", "v1alpha1"),
 }
 """The versions that vipwire reads, for groups with several, the best first."""
+_SHORT: Final = 1024
+"""The longest status of which equal ones are stored once: those of many routes differ in their times alone."""
 Reader: TypeAlias = Callable[[wire.Object], tuple[GatewayObject[object] | None, tuple[Problem, ...]]]
 
 
@@ -49,17 +52,19 @@ def _make_reader(kind: IngressKind, version: str) -> Reader:
         found = Findings(kind.value, ObjectName(name.namespace, name.name.replace(":", ".")) if has_signer else name)
         if not found.named(namespaced=kind not in _CLUSTER_WIDE):
             return None, found.problems()
+        status = msgspec.json.encode(source.status)
         is_namespace = kind is IngressKind.NAMESPACE
         made = GatewayObject(
             kind,
             name,
             source.data if isinstance(source, wire.ConfigMap) else getattr(source, "spec", None),
-            meta.creation_timestamp or "",
+            share_equal(meta.creation_timestamp or ""),
             meta.generation or 0,
             MappingProxyType(meta.labels) if is_namespace and meta.labels else NOTHING,
-            (meta.uid or "", version),
+            meta.uid or "",
+            version,
             meta.resource_version or "",
-            msgspec.json.encode(source.status),
+            share_equal(status) if len(status) <= _SHORT else status,
         )
         return made, found.problems()
 

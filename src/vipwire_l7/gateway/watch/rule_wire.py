@@ -1,9 +1,17 @@
 """The wire structs of routes' rules: matches, filters, backends. See `wire`."""
 
+from typing import Final
+
 from msgspec import Struct, field
+from msgspec.structs import force_setattr
+
+from vipwire_l7.watch.compact import share_equal
+
+_SHORT: Final = 64
+"""The longest path of which equal ones are stored once."""
 
 
-class Wire(Struct, frozen=True, rename="camel", omit_defaults=True):
+class Wire(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
     """A part of an object."""
 
 
@@ -142,6 +150,11 @@ class HttpMatch(Wire, frozen=True):
     query_params: tuple[NamedMatch, ...] = ()
     method: str | None = None
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether only the path counts."""
+        return self.method is None and not self.headers and not self.query_params
+
 
 class GrpcMethodMatch(Wire, frozen=True):
     type: str = "Exact"
@@ -191,6 +204,10 @@ class HttpRule(RouteRule, frozen=True):
     timeouts: Timeouts | None = None
     retry: Retry | None = None
     session_persistence: SessionPersistence | None = None
+
+    def __post_init__(self) -> None:
+        if len(self.matches) == 1 and self.matches[0].is_plain and len(self.matches[0].path.value) <= _SHORT:
+            force_setattr(self, "matches", share_equal(self.matches))
 
 
 class GrpcRule(RouteRule, frozen=True):

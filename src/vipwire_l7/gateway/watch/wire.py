@@ -7,9 +7,11 @@ drops or refuses them, so only optional scalars may be None.
 from typing import Any
 
 from msgspec import field
+from msgspec.structs import force_setattr
 
 from vipwire.kube.wire import Meta
 from vipwire_l7.gateway.watch.rule_wire import GrpcRule, HttpRule, ObjectRef, RouteRule, Wire
+from vipwire_l7.watch.compact import share_equal
 
 GROUP = "gateway.networking.k8s.io"
 CERTIFICATES_GROUP = "certificates.k8s.io"
@@ -37,6 +39,10 @@ class RouteSpec(Wire, frozen=True):
 
     parent_refs: tuple[ParentRef, ...] = ()
     rules: tuple[RouteRule, ...] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.parent_refs) == 1:
+            force_setattr(self, "parent_refs", share_equal(self.parent_refs))
 
 
 class NamedRouteSpec(RouteSpec, frozen=True):

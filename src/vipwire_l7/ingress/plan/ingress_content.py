@@ -13,7 +13,7 @@ from vipwire.plan.annotations import read_weights
 from vipwire_l7.plan.annotations import AnnotationValues, read_annotations
 from vipwire_l7.plan.dependencies import RecordedObjects
 from vipwire_l7.plan.limits import Demand
-from vipwire_l7.plan.policy import Canary, Policy, intern_policy
+from vipwire_l7.plan.policy import PLAIN, Canary, Policy
 from vipwire_l7.plan.pool_policy import (
     choose_protocol,
     find_user_secret,
@@ -25,6 +25,7 @@ from vipwire_l7.plan.pool_policy import (
 )
 from vipwire_l7.plan.sessions import add_session_mark
 from vipwire_l7.plan.sites import CLOSED, EVERY_HOST, UNAVAILABLE, Match, ObjectField, Pool, name_pool
+from vipwire_l7.watch.compact import share_equal
 from vipwire_l7.watch.objects import BackendService, Ingress, PathRule, PathType, Secret, ServiceRef
 
 Key: TypeAlias = tuple[str, Match, str]
@@ -90,7 +91,7 @@ def read_ingress(ingress: Ingress, secrets: RecordedObjects[Secret]) -> IngressC
         ingress,
         annotations,
         users,
-        read_policy(annotations, login),
+        share_equal(read_policy(annotations, login)) if annotations.values else PLAIN,
         annotations.closed or locked,
         read_canary(annotations),
         frozenset(host for tls in ingress.tls for host in tls.hosts or map(_get_site, ingress.rules)),
@@ -144,9 +145,9 @@ def _resolve_backend(
         return ResolvedBackend(service, nowhere, problems=(missing,))
     if wanted.closed:
         return ResolvedBackend(service, nowhere)
-    policy = intern_policy(
-        add_session_mark(_complete_policy(wanted, rule, port.application), ref.service, port.number)
-    )
+    policy = add_session_mark(_complete_policy(wanted, rule, port.application), ref.service, port.number)
+    if policy is not wanted.policy:
+        policy = share_equal(policy)
     target = name_pool(ref.service, port.number, policy)
     text = f"{ref.service}: the annotation vipwire.io/weights is invalid in part"
     complaints = read_weights(service.annotations)[1]

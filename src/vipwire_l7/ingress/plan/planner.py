@@ -30,6 +30,7 @@ from vipwire_l7.plan.dependencies import Dependencies, World
 from vipwire_l7.plan.limits import Limits
 from vipwire_l7.plan.plan import Plan, Setting
 from vipwire_l7.plan.sites import Certificate, ObjectField, Pool, name_certificate
+from vipwire_l7.watch.compact import SetsByKey
 from vipwire_l7.watch.objects import Ingress, IngressClass, IngressKind
 from vipwire_l7.watch.snapshot import Changes, ObjectRef, Snapshot
 
@@ -45,6 +46,9 @@ class CertificatesResult:
     parts: tuple[tuple[str, str, tuple[str, ...], ObjectField], ...] = ()
     problems: tuple[Problem, ...] = ()
     until: float = math.inf
+
+
+_NO_CERTIFICATES, _NO_SITE = CertificatesResult(), SiteResult()
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class IngressPlanner:
         self._limits = Limits(self._setting.limits)
         self._wanted: dict[ObjectName, IngressContent] = {}
         self._failed: dict[ObjectName, tuple[Ingress, Problem]] = {}
-        self._by_site: dict[str, set[ObjectName]] = {}
+        self._by_site = SetsByKey[str, ObjectName]()
         self._sites: dict[str, SiteResult] = {}
         self._demands: dict[str, Budget] = {}
         """The budgets that sites ask for."""
@@ -84,7 +88,7 @@ class IngressPlanner:
         self._is_limited = False
         self._defaults: dict[ObjectName, DefaultResult] = {}
         self._certificates: dict[ObjectName, CertificatesResult] = {}
-        self._certified: dict[str, set[ObjectName]] = {}
+        self._certified = SetsByKey[str, ObjectName]()
         """The Ingresses of each certificate, by file name."""
         self._ends: list[tuple[float, ObjectName]] = []
         self._now = 0.0
@@ -179,15 +183,16 @@ class IngressPlanner:
         self.kept.admitted.put(name, (name in self._wanted or name in self._failed) or None)
         old, new = (each.sites if each else frozenset[str]() for each in (before, now))
         for site in old - new:
-            self._by_site[site].discard(name)
+            self._by_site.discard(site, name)
         for site in new:
-            self._by_site.setdefault(site, set()).add(name)
+            self._by_site.add(site, name)
         return old | new
 
     def _find_at_sites(self, sites: Iterable[str]) -> list[IngressContent]:
         """Return the Ingresses of some sites, the oldest first."""
-        names = {name for site in sites for name in self._by_site.get(site, ())}
-        return sorted((self._wanted[name] for name in names), key=lambda each: each.ingress.age)
+        names = {name for site in sites for name in self._by_site.get(site)}
+        found = [self._wanted[name] for name in names]
+        return sorted(found, key=lambda each: each.ingress.age) if len(found) > 1 else found
 
     def _find_tenancy(self, sites: Iterable[str], world: World) -> Tenancy:
         looked = {each for site in sites for each in (site, get_wildcard(site))}
@@ -199,6 +204,8 @@ class IngressPlanner:
         for name in names:
             wanted, old = self._wanted.get(name), self._defaults.pop(name, None)
             backend = wanted.ingress.default_backend if wanted is not None and not wanted.canary else None
+            if old is None and backend is None:
+                continue
             if wanted is not None and backend is not None:
                 draft = SiteDraft(world, "", Tenancy(), Budget(), {})
                 target = draft.resolve_default(wanted, backend)
@@ -225,7 +232,8 @@ class IngressPlanner:
         for site in sites:
             demand = Budget(limited=False)
             made |= self._draft_sites((site,), demand, world)
-            self._sum.subtract(self._demands.pop(site, Budget()).tried)
+            if before := self._demands.pop(site, None):
+                self._sum.subtract(before.tried)
             if demand.tried or demand.is_crowded:
                 self._demands[site] = demand
                 self._sum.update(demand.tried)
@@ -233,18 +241,17 @@ class IngressPlanner:
         self._is_limited = not Budget.has_room(self._sum) or any(each.is_crowded for each in self._demands.values())
         if self._is_limited or was_limited:
             budget = Budget(limited=self._is_limited)
-            made = self._draft_sites(self._sites.keys() | self._by_site.keys(), budget, world)
+            made = self._draft_sites({*self._sites, *self._by_site.keys()}, budget, world)
         told = set[ObjectName]()
         for site, now in made.items():
-            before = self._sites.pop(site, SiteResult())
+            old = self._sites.pop(site, _NO_SITE)
             if now.host is not None or now.problems or self._by_site.get(site):
                 self._sites[site] = now
             else:
-                self._by_site.pop(site, None)
                 self._looked_at.forget((_SITE, ObjectName("", site)))
             self.kept.hosts.put(site, now.host)
-            self.kept.pools.replace_values(before.pools, now.pools)
-            told.update(before.problems, now.problems)
+            self.kept.pools.replace_values(old.pools, now.pools)
+            told.update(old.problems, now.problems)
         return told
 
     def _draft_sites(self, sites: Collection[str], budget: Budget, world: World) -> dict[str, SiteResult]:
@@ -254,12 +261,10 @@ class IngressPlanner:
         for site in sites:
             drafts[site] = SiteDraft(world, site, self._find_tenancy((site,), world), budget, defaults)
             seen[site] = set(world.take_lookups())
-        for is_canary in (False, True):
-            for wanted in self._find_at_sites(sites):
-                for site in wanted.sites & drafts.keys():
-                    if bool(wanted.canary) is is_canary:
-                        drafts[site].add_ingress(wanted)
-                        seen[site] |= world.take_lookups()
+        for wanted in sorted(self._find_at_sites(sites), key=lambda each: each.canary is not None):
+            for site in wanted.sites & drafts.keys():
+                drafts[site].add_ingress(wanted)
+                seen[site] |= world.take_lookups()
         made = {site: draft.finish() for site, draft in drafts.items()}
         for site, found in seen.items():
             self._looked_at.record((_SITE, ObjectName("", site)), found)
@@ -268,29 +273,28 @@ class IngressPlanner:
     def _plan_certificates(self, names: Iterable[ObjectName], world: World) -> None:
         changed = set[str]()
         for name in names:
-            wanted, before = self._wanted.get(name), self._certificates.pop(name, CertificatesResult())
-            now = self._read_certificates(wanted, world) if wanted is not None else CertificatesResult()
+            wanted, before = self._wanted.get(name), self._certificates.pop(name, _NO_CERTIFICATES)
+            now = _NO_CERTIFICATES
             if wanted is not None and wanted.ingress.tls:
-                self._certificates[name] = now
+                self._certificates[name] = now = self._read_certificates(wanted, world)
                 self._looked_at.record((_CERTIFICATES, name), world.take_lookups())
                 if now.until < math.inf:
                     heapq.heappush(self._ends, (now.until, name))
             else:
                 self._looked_at.forget((_CERTIFICATES, name))
             for file in {part[0] for part in before.parts}:
-                self._certified[file].discard(name)
+                self._certified.discard(file, name)
             for file in {part[0] for part in now.parts}:
-                self._certified.setdefault(file, set()).add(name)
+                self._certified.add(file, name)
             changed |= {part[0] for part in (*before.parts, *now.parts)}
         for file in changed:
             self.kept.certificates.put(file, self._merge_certificate(file))
 
     def _merge_certificate(self, file: str) -> Certificate | None:
         """Merge the uses of a certificate by Ingresses, the oldest first."""
-        names = sorted(self._certified[file], key=lambda name: self._wanted[name].ingress.age)
+        names = sorted(self._certified.get(file), key=lambda name: self._wanted[name].ingress.age)
         parts = [part for name in names for part in self._certificates[name].parts if part[0] == file]
         if not parts:
-            del self._certified[file]
             return None
         hosts = dict.fromkeys(host for part in parts for host in part[2])
         return Certificate(file, parts[0][1], tuple(hosts), tuple(part[3] for part in parts))
@@ -329,7 +333,7 @@ class IngressPlanner:
         default = self._defaults.get(name)
         return (
             *wanted.problems,
-            *self._certificates.get(name, CertificatesResult()).problems,
+            *self._certificates.get(name, _NO_CERTIFICATES).problems,
             *(each for site in sites if site in self._sites for each in self._sites[site].problems.get(name, ())),
             *(default.problems if default is not None else ()),
         )

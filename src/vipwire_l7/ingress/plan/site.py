@@ -148,7 +148,7 @@ class SiteDraft:
 
     def _report_misread_rules(self) -> None:
         """Report rules whose own paths HAProxy denies, since some servers read them as others."""
-        targets = {self._find_target(""), *(route.target for route in self._routes.values())}
+        targets = {self._find_target(""), *(route.target for route in self._routes.values())} if self._misread else ()
         for wanted, rule, key in self._misread:
             other = find_other_reading(key[2])
             if len(targets) < 2 or (other and self._find_target(other) == self._routes[key].target):
@@ -215,10 +215,11 @@ class SiteDraft:
         For a canary, `shared` is the pool of its path, and whether it is foreign.
         """
         resolved = wanted.resolve_backend(ref, rule, field, self._world.services)
-        told = self.problems.setdefault(wanted.ingress.name, [])
-        told += resolved.problems
+        told = [*resolved.problems]
         if (refusal := self._world.refusals.get(ref.service)) is not None:
             told.append(Problem("Ingress", wanted.ingress.name, f"{field}.service.name", refusal.message, REASON))
+        if told:
+            self.problems.setdefault(wanted.ingress.name, []).extend(told)
         pool = resolved.pool
         if pool is None:
             return resolved.target

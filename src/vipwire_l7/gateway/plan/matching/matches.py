@@ -6,6 +6,7 @@ A match that HAProxy cannot evaluate safely raises `Unsupported`, and the route'
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from vipwire_l7.gateway.plan.matching.expressions import Unsupported, check_expression
@@ -43,6 +44,9 @@ ALL = RequestMatch(PathMatch(Match.PREFIX, ""), (), (True, 0, 0))
 
 def read_http_matches(matches: Iterable[rule_wire.HttpMatch]) -> Iterator[RequestMatch]:
     for each in tuple(matches) or (rule_wire.HttpMatch(),):
+        if each.is_plain:
+            yield _match_path(each.path)
+            continue
         if each.method is not None and each.method not in _METHODS:
             raise Unsupported(f"{each.method[:20]!r} is no method")
         method = (Comparison(Aspect.METHOD, each.method),) if each.method else ()
@@ -50,6 +54,11 @@ def read_http_matches(matches: Iterable[rule_wire.HttpMatch]) -> Iterator[Reques
         queries = tuple(_read_named_matches(Aspect.QUERY, each.query_params))
         rank = (not method, -len(headers), -len(queries))
         yield RequestMatch(_read_path(each.path), (*method, *headers, *queries), rank)
+
+
+@lru_cache(maxsize=1024)
+def _match_path(path: rule_wire.HttpPathMatch) -> RequestMatch:
+    return RequestMatch(_read_path(path), (), ALL.rank)
 
 
 def read_grpc_matches(matches: Iterable[rule_wire.GrpcMatch]) -> Iterator[RequestMatch]:
