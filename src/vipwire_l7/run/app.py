@@ -6,7 +6,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -221,7 +221,7 @@ class IngressProcess:
         self._desired = Desired(self._snapshot, self._served.planner, layout, pem, destinations, limits)
         rate, serves = Rate(limits[Limited.EVENTS]), self._desired.serves_ingress
         self._teller = IngressReporter(self._snapshot, self._recorder, rate, self._is_leading, serves)
-        self._follower = DestinationFollower(destinations, options.resolvers, self._access)
+        self._follower = DestinationFollower(destinations, options.resolvers, self._touch_services, self._access)
         turns = ReloadTurns(Rate(limits[Limited.RELOADS]))
         self._controller = Controller(
             self._snapshot, self._desired, self.haproxy, self._report_sync, options.pause, self._follower, turns
@@ -299,6 +299,9 @@ class IngressProcess:
         if self._access and self._served.parts:
             yield from self._served.parts(self._access, self._snapshot, self._desired, self._is_leading)
 
+    def _touch_services(self, services: Collection[ObjectName]) -> None:
+        self._controller.touch_services(services)
+
     def _is_leading(self) -> bool:
         """Report whether this replica writes statuses and Events: the elected one, or the only one."""
         return self._keeper is None or self._keeper.is_leading()
@@ -361,7 +364,9 @@ async def render_once(options: Options, served: ServedKinds) -> tuple[Sequence[t
     pem, limits = read_default_certificate(options), options.setting.limits
     desired = Desired(snapshot, served.planner, options.layout, pem, destinations, limits)
     access = find_api_server(options)
-    with contextlib.closing(DestinationFollower(destinations, options.resolvers, access)) as follower:
+    with contextlib.closing(
+        DestinationFollower(destinations, options.resolvers, snapshot.touch_services, access)
+    ) as follower:
         desired.update(ChangeExtent(structure=True), time.time())
         if follower.waits:
             await follower.query_new_names()

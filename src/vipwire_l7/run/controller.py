@@ -74,8 +74,6 @@ class Controller:
     ) -> None:
         self._turns = turns or ReloadTurns()
         self._follower = follower
-        if follower is not None:
-            follower.touched = self._touch_services
         self._snapshot, self.desired, self._haproxy, self._tell, self._pause = (
             snapshot,
             desired,
@@ -114,7 +112,7 @@ class Controller:
         elif held[1].namespace not in waiting:
             self._tell(SyncResult(0.0, held=held))
 
-    def _touch_services(self, services: Collection[ObjectName]) -> None:
+    def touch_services(self, services: Collection[ObjectName]) -> None:
         self._snapshot.touch_services(services)
         self._wake.set()
 

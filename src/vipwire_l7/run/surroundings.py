@@ -71,10 +71,16 @@ class _Pod(msgspec.Struct, gc=False):
 
 
 class DestinationFollower:
-    """Queries DNS and the API server, and calls `touched` with the Services that depend on a change."""
+    """Queries DNS and the API server, and calls `touch` with the Services that depend on a change."""
 
-    def __init__(self, destinations: Destinations, servers: Iterable[Place], access: Access | None = None) -> None:
-        self._destinations, self._access, self._known = destinations, access, destinations.known
+    def __init__(
+        self,
+        destinations: Destinations,
+        servers: Iterable[Place],
+        touch: Callable[[Collection[ObjectName]], None],
+        access: Access | None = None,
+    ) -> None:
+        self._destinations, self._access, self._known, self._touch = destinations, access, destinations.known, touch
         self._known.asks_pods = access is not None
         self._dns = dns.asyncresolver.Resolver(configure=False)
         self._dns.timeout, self._dns.lifetime = 1.5, 4.0
@@ -89,7 +95,6 @@ class DestinationFollower:
         """The time of the last query for each name and Pod."""
         self._answered: dict[str, float] = {}
         self._at_once = asyncio.Semaphore(_AT_ONCE)
-        self.touched: Callable[[Collection[ObjectName]], None] = lambda _services: None
 
     def close(self) -> None:
         self._watch.close()
@@ -108,7 +113,7 @@ class DestinationFollower:
                         server_due = now + _SERVER_EVERY
                         self._find_server(loop)
                     if now >= self._own_due and self._find_own():
-                        self.touched(self._destinations.reviewed_services)
+                        self._touch(self._destinations.reviewed_services)
                     self._forget_unwanted()
                     for key, every in self._list_wanted():
                         if now - self._asked.get(key, float("-inf")) >= every:
@@ -152,7 +157,7 @@ class DestinationFollower:
 
     def _refresh_addresses(self) -> None:
         if self._watch.refresh() and self._find_own():
-            self.touched(self._destinations.reviewed_services)
+            self._touch(self._destinations.reviewed_services)
 
     def _note_routes(self) -> None:
         due = self._own_read + _OWN_PAUSE
@@ -184,7 +189,7 @@ class DestinationFollower:
         found = found or DnsAnswer()
         if self._known.answers.get(name) != found:
             self._known.answers[name] = found
-            self.touched(self._destinations.find_dependent_services(name=name))
+            self._touch(self._destinations.find_dependent_services(name=name))
 
     async def _query_addresses(self, name: str) -> DnsAnswer | None:
         """Query DNS; None if no server answered."""
@@ -234,7 +239,7 @@ class DestinationFollower:
             log.warning("cannot read a Pod", object=pod, error=error)
         if found is not None and self._known.pods.get(pod) != found:
             self._known.pods[pod] = found
-            self.touched(self._destinations.find_dependent_services(pod=pod))
+            self._touch(self._destinations.find_dependent_services(pod=pod))
 
     def _find_server(self, loop: asyncio.AbstractEventLoop) -> None:
         """Resolve the API server's name, in a thread that does not delay the end of the process."""
@@ -242,7 +247,7 @@ class DestinationFollower:
         def set_servers(found: frozenset[Address]) -> None:
             if found and found != self._known.servers:
                 self._known.servers = found
-                self.touched(self._destinations.reviewed_services)
+                self._touch(self._destinations.reviewed_services)
 
         def resolve() -> None:
             found = resolve_host(self._host)

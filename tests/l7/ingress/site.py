@@ -14,7 +14,7 @@ import contextlib
 import datetime as dt
 import json
 import ssl
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -270,7 +270,11 @@ async def site(
     snapshot, haproxy, done = Snapshot(), Haproxy("haproxy", run), list[SyncResult]()
     judge = Destinations(destinations)
     desired = Desired(snapshot, IngressPlanner(setting or Setting()), made, pem, judge)
-    follower = DestinationFollower(judge, resolvers)
+
+    def touch(services: Collection[ObjectName]) -> None:
+        controller.touch_services(services)
+
+    follower = DestinationFollower(judge, resolvers, touch)
     controller = Controller(snapshot, desired, haproxy, done.append, pause, follower, turns)
     here = Site(controller, haproxy, http, https, done, free_port())
     for kind in INGRESS_KINDS:

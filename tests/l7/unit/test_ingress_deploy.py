@@ -156,7 +156,7 @@ async def reading_pod(access: Access) -> None:
     snapshot, destinations, address = Snapshot(), Destinations(), parse_address("192.0.2.1")
     endpoint = BackendEndpoint(address, Usability.READY, "agent")
     snapshot.apply(Upserted(BackendSlice(WEB, WEB, Family.IPV4, {"": 80}, (endpoint,)), ()))
-    with contextlib.closing(DestinationFollower(destinations, (), access)) as follower:
+    with contextlib.closing(DestinationFollower(destinations, (), snapshot.touch_services, access)) as follower:
         destinations.known.servers = frozenset((address,))
         destinations.review_services(snapshot, (WEB,))
         await follower.query_new_names()
