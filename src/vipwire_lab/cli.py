@@ -57,9 +57,9 @@ _MODE = click.Choice(mode_names())
 def lab() -> None:
     """Build a small cluster out of network namespaces, and send packets through it.
 
-    Two nodes with Pods that say who they are and whom they saw, and a client outside; both IP families. All of it is
-    in network namespaces named vipwire-LAB-HOST (see `ip netns`): the machine's own network is not touched. Needs
-    root. `compare` and `tour` show all modes; ipvs in a kernel of its own where this one has none.
+    Two nodes with Pods that answer with their name and the client's address, and a client outside; both IP families.
+    vipwire makes them in network namespaces named vipwire-LAB-HOST (see `ip netns`) and does not touch the machine's
+    own network. Needs root. `compare` and `tour` show all modes; ipvs in a kernel of its own if this one lacks IPVS.
     """
 
 
@@ -141,7 +141,7 @@ def exec(name: str, host: str, command: tuple[str, ...]) -> NoReturn:  # noqa: A
 @click.option("--parallel", default=16, show_default=True, help="Number of connections at a time.")
 @click.pass_context
 def probe_command(context: click.Context, /, name: str, output: str, host: str, destination: str, **how: Any) -> None:
-    """Connect from a host and say who answered: `vipwire lab probe client 10.96.0.10:80 -n 100`.
+    """Connect from a host and print the answering Pods: `vipwire lab probe client 10.96.0.10:80 -n 100`.
 
     Brackets around IPv6: [fd00:10:96::10]:80. The exit status is 1 if not every connection was answered.
     """
@@ -202,9 +202,9 @@ def manifests(name: str) -> None:
 def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
     """Run all modes, one after the other, on the same Services and packets, and compare them. About a minute.
 
-    Who answers, whom the Pods see, what is written, what a change and a connection cost, and which rules a packet
-    meets. A mode that this machine's kernel cannot run, such as ipvs without IPVS, runs in a kernel of its own (the
-    package user-mode-linux), which boots in seconds.
+    Shows for each mode the answering Pods, the client address that a Pod sees, the size of the rules, the cost of a
+    change and of a connection, and the rules that a packet meets. A mode that this machine's kernel cannot run, such
+    as ipvs without IPVS, runs in a kernel of its own (the package user-mode-linux), which boots in seconds.
     """
     with plain_errors():
         document = measure.compare_modes(

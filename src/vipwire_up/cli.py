@@ -45,7 +45,7 @@ _etcd_options = with_flags(
     type=click.Choice(["sqlite", "etcd"]),
     default="sqlite",
     show_default=True,
-    help="Store of objects: a file in the data directory (embedded), or etcd, which several servers can share.",
+    help="Store of objects: `sqlite`, a file in the data directory, or `etcd`, which several servers can share.",
 )
 @_etcd_options
 @click.option(
@@ -100,7 +100,9 @@ _etcd_options = with_flags(
 @PROBES
 @EXEC_PROBES
 @EXEC_PROBES_USER
-@click.option("--takeover", is_flag=True, help="Replace the running up or proxy, which ends first.")
+@click.option(
+    "--takeover", is_flag=True, help="Take over from the running `vipwire up` or proxy: end that process, then start."
+)
 @click.argument("proxy_flags", nargs=-1, type=click.UNPROCESSED, metavar="[-- PROXY-FLAG...]")
 def up(**flags: Any) -> None:
     """Run an API server for Services, its store, controllers, DNS and a proxy, in one process.

@@ -59,7 +59,7 @@ def uninstall(*, purge: bool, by_package: bool) -> None:
 
 
 def _remove_rules() -> None:
-    """Run `vipwire cleanup`, which refuses while a proxy that is no unit of ours runs."""
+    """Run `vipwire cleanup`, which refuses while a proxy runs outside of vipwire's systemd unit."""
     command = [sys.executable, "-P", "-m", "vipwire", "cleanup"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     if done.returncode:

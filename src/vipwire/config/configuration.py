@@ -99,8 +99,8 @@ class Config(Section, frozen=True):
         "hostname-override", "Name of the Node that this proxy serves; the host name by default.", "",
         group=Group.SOURCE, beside_file=True)
     config_sync_period: float = setting(
-        "config-sync-period", "Interval at which vipwire compares all objects with the kernel. Must be greater "
-        "than 0.", 900.0, group=Group.SOURCE, check=ABOVE_0, applied=_NEVER)
+        "config-sync-period", "Accepted if greater than 0; vipwire watches the API server and does not poll.",
+        900.0, group=Group.SOURCE, check=ABOVE_0, applied=_NEVER)
     client_connection: ClientConnection = setting(default=ClientConnection(), group=Group.SOURCE)
     config_file: str = setting(
         "config", "KubeProxyConfiguration file (kubeproxy.config.k8s.io/v1alpha1). With it, most other flags are "

@@ -18,7 +18,7 @@ from vipwire.errors import DecodeError
 
 MOST_DEEP: Final = 100
 _MOST_DIRECTIVES: Final = 100
-"""libyaml compares each %TAG with all before, while no other thread of the process runs."""
+"""libyaml compares each %TAG directive with all earlier ones, and holds the interpreter's lock meanwhile."""
 _DIRECTIVE: Final = re.compile(r"(?:^|[\n\r\x85\xa8\xa9\u2028\u2029])%TAG")
 _LONGEST_NUMBER: Final = 100
 _MOST_ALIASED: Final = 10_000

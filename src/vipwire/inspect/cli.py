@@ -194,7 +194,7 @@ def _print_changes(
 
 @_service_command(SERVICES_OUTPUT)
 def plan(scope: OutputOptions) -> None:
-    """Show what vipwire decided for each Service, and why: who answers where, whom they see, what is dropped.
+    """Show the plan of each Service: frontends, their endpoints, masquerading, refused and dropped packets, reasons.
 
     SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace.
     """
@@ -324,7 +324,7 @@ def _read_tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
 @INTERVAL
 @click.option("--leave-ipvs", is_flag=True, help="List the changes on this node when kube-proxy's ipvs mode goes.")
 def check(config: Config, output: str, interval: float, *, leave_ipvs: bool, watch: bool) -> None:
-    """Check whether this machine can run the chosen mode: kernel, rights, tools, settings, who else writes rules.
+    """Check whether this machine can run the chosen mode: kernel, rights, tools, settings, other programs' rules.
 
     Every finding that needs action has a remedy. -o wide lists what is well, too. The exit status is 1 if the mode
     will not work well here. Changes nothing, and needs no manifests and no API server.

@@ -138,7 +138,7 @@ def summary_view(summary: Document) -> RenderableType:
 def trace(
     config: Config, destination: str, seconds: float | None, namespace: str, output: str, *, everywhere: bool
 ) -> None:
-    """Follow real connections to VIPs as they come: which endpoint each new one got, and whom that sees.
+    """Follow real connections to VIPs as they come: the endpoint of each, and the client address that it sees.
 
     DST is an address or a Service, as for `explain`; without it all VIPs are followed. Read from the events of
     connection tracking. With -o json or yaml each event is one document (JSON: one line); with -o name each new

@@ -25,7 +25,7 @@ from vipwire.errors import ConfigError
 from vipwire.file_io.files import check_owner, hold_lock, make_folders, netns_inode
 
 VARIABLE: Final = "VIPWIRE_SOCKET_DIR"
-"""The variable that names another folder."""
+"""The environment variable with another folder for the sockets."""
 _ROOTS: Final = Path("/run/vipwire/sockets")
 _CREDENTIALS: Final = struct.Struct("3i")
 

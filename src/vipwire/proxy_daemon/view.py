@@ -47,7 +47,7 @@ class Change(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class _Seen(NamedTuple):
-    """A changed Service; the kind of its change is found out when it is written."""
+    """A changed Service. `to_change` compares its plans, only when vipwire writes the file."""
 
     name: ObjectName
     change: PlanChange

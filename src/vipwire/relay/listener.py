@@ -32,7 +32,7 @@ NOBODY: Final = "the listener refuses clients"
 NOT_LED: Final = "they did not come from a port of the range"
 CIRCLE: Final = "the relay connects to itself in a loop"
 _MOST_STEPS: Final = 4
-"""How often one connection may pass through this relay: an endpoint may be an address of another Service."""
+"""The most passes of one connection through this relay: an endpoint may be an address of another Service."""
 
 
 class DescriptorBudget:

@@ -41,7 +41,7 @@ _STREAM: Final = socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC
 _TCP: Final = socket.IPPROTO_TCP
 _BEGUN: Final = frozenset({0, errno.EINPROGRESS})
 _ONE_SEGMENT: Final = 512
-"""Bytes that fit into one segment on any path, so that none of them waits for an acknowledgement."""
+"""Bytes that fit into one TCP segment on any path. The kernel sends one segment without an acknowledgement."""
 _BATCH: Final = 32
 """Clients accepted in one turn."""
 

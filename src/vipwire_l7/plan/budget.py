@@ -14,7 +14,7 @@ from vipwire_l7.plan.expressions import estimate_steps
 from vipwire_l7.plan.sites import Aspect, Chance, Comparison, Condition
 
 MOST_TRIED: Final = 1_000
-"""A namespace's maximum of expressions and rules with conditions, which requests for others pass: 2 ms at most."""
+"""The most expressions and conditional rules of a namespace. HAProxy tries them for all requests: 2 ms at most."""
 MOST_TRIED_OF_ALL: Final = 4_000
 """The maximum of all namespaces."""
 MOST_STEPS: Final = 100_000

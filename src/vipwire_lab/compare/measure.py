@@ -1,4 +1,4 @@
-"""Measures modes: who answers, kernel objects, the cost of changes and connections, a packet's path."""
+"""Measures modes: answering Pods, kernel objects, the cost of changes and connections, a packet's path."""
 
 import json
 import statistics
@@ -144,7 +144,7 @@ def format_more(microseconds: float) -> str:
 
 
 def render_document(document: Document, *, wide: bool) -> RenderableType:
-    """Lay out each mode's costs, then who answers; `wide` adds a packet's path through each mode's rules."""
+    """Lay out each mode's costs, then the answering Pods; `wide` adds a packet's path through each mode's rules."""
     parts: list[RenderableType] = [Grid(_MODES, map(_format_costs, document["modes"]))]
     parts += [
         Prose(Text(f"{each['mode']} cannot run here: {each['reason']}", style="yellow"))

@@ -52,7 +52,7 @@ def test(config: Config, wait: float, image: str, cluster_domain: str, output: s
 @click.option("--node", required=True)
 @click.option("--port", type=click.IntRange(1, 65535), required=True)
 def echo(name: str, node: str, port: int) -> None:
-    """Answer who was asked, and by whom, until SIGTERM: the program of an echo Pod."""
+    """Answer requests with this Pod's name and the client's address, until SIGTERM: the program of an echo Pod."""
     with plain_errors():
         asyncio.run(serve_here(name, node, port))
 

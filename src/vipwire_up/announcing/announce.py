@@ -43,7 +43,7 @@ def read_arp_request(frame: bytes) -> tuple[bytes, bytes, bytes] | None:
 
 
 def build_neighbour_advertisement(address: bytes, hardware: bytes, *, solicited: bool) -> bytes:
-    """Build a neighbour advertisement without a checksum: the kernel fills in that."""
+    """Build a neighbour advertisement without a checksum, which the kernel fills in."""
     flags = _OVERRIDE | (_SOLICITED if solicited else 0)
     return struct.pack("!BBHI", _ADVERTISEMENT, 0, 0, flags) + address + b"\x02\x01" + hardware
 

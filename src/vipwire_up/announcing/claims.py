@@ -59,7 +59,7 @@ PARTS: Final = 5
 _SLOW: Final = 0.3
 """If a renewal takes this part of a Lease's duration, the store was slow, for other machines as well."""
 _GRACE: Final = 0.25
-"""The part of a Lease's duration that other machines get to renew when the store is back or has space again."""
+"""After an outage of the store, vipwire waits for this part of a Lease's duration, so that others can renew first."""
 
 
 @dataclass(slots=True)
@@ -136,7 +136,7 @@ class Claims:
             self.mine.discard(address)
 
     def forget_address_leases(self) -> None:
-        """Forget the Leases of addresses before a new list. The times at which machines' Leases were seen stay."""
+        """Forget the Leases of addresses before a new list, but not the Leases of machines and their times."""
         self._addresses.clear()
 
     def machines_alive(self) -> dict[str, str]:

@@ -65,7 +65,7 @@ class Admitted:
             raise
 
     def join(self, later: "Admitted") -> "Admitted":
-        """Join the additions of two hooks; the later one is undone first."""
+        """Join the additions of two hooks; `take_back` undoes the later hook first."""
 
         def undo() -> None:
             later.take_back()

@@ -154,7 +154,7 @@ class ApiServer:
 
     async def _answer_extra(self, request: Exchange, user: authorization.User, extra: Extra) -> Reply:
         extra.check(user, request.method, request.path)
-        if request.method == "GET":  # every user may read the CA: read no body, count no write
+        if request.method == "GET":  # every user may read the CA, so vipwire reads no body and counts no write
             with self.in_flight.count_request(Sort.READ, user, ""):
                 return _json_reply(encode(await extra.answer(user, request.path, b"")))
         with self.in_flight.count_request(Sort.WRITE, user, ""):

@@ -80,7 +80,7 @@ def build_dns_service(addresses: tuple[str, ...], port: int, node: str) -> OwnSe
 
 
 class OwnServices:
-    """Keeps the cluster's own Services in a registry up to date."""
+    """Creates and updates the Services of the cluster itself, such as `kubernetes`, in a registry."""
 
     def __init__(
         self,

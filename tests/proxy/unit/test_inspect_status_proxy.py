@@ -71,8 +71,8 @@ def test_an_ended_proxy_is_told_and_its_flags_still_count(
         (
             {"state": "running", "otherFlags": ["--a=b"], "failing": {"nodes": "down"}, "lastSync": {}},
             (
-                "proxy: runs since T0 (pid 7, vipwire 1.2.3)\nproxy: nodes: down\nproxy: it has --a=b, this "
-                "command does not"
+                "proxy: runs since T0 (pid 7, vipwire 1.2.3)\nproxy: nodes: down\nproxy: runs with --a=b; this "
+                "command runs without"
             ),
         ),
     ],

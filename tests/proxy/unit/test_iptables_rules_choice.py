@@ -24,7 +24,7 @@ def test_kube_proxys_chances_are_as_it_writes_them() -> None:
 
 
 def test_a_program_that_is_not_ours_is_not_run() -> None:
-    with pytest.raises(ValueError, match="not one of ours"):
+    with pytest.raises(ValueError, match="no BPF instruction"):
         run_program("1,48 0 0 9", parse_address("10.0.0.1"))
     assert len(write_hash_match(Family.IPV6, 1000, 999).split('"')[1].split(",")) <= 65, (
         "the kernel takes 64 instructions"

@@ -147,7 +147,7 @@ def test_what_a_later_kernel_adds_does_not_make_another_set_unless_it_decides() 
         (SetSpec("s", ("ip daddr", "inet_service")), "cannot be mixed"),
         (SetSpec("s", ("ip daddr",), flags=frozenset({"dynamic"})), "needs a size"),
         (SetSpec("s", ("ip daddr . th dport",)), "one field"),
-        (SetSpec("s", ("ct state",)), "no set can be declared"),
+        (SetSpec("s", ("ct state",)), "nft cannot declare"),
         (SetSpec("s", ("ip6 daddr",)), "begins nothing"),
         (SetSpec("s", ("ip saddr",) * 6), "at most 5 parts"),
     ],

@@ -155,7 +155,7 @@ def _check_proxy(facts: Facts, mode: str) -> Iterator[Finding]:
         )
     for source, error in record.failing.items():
         yield Finding(
-            "proxy", source, Level.WARNING, error, "the kernel's rules stay as they are until this works again"
+            "proxy", source, Level.WARNING, error, "the kernel's rules stay until the proxy can read this source"
         )
     for problem in record.problems:
         yield Finding("proxy", "node", Level.WARNING, problem, "give the Node's name with --hostname-override")

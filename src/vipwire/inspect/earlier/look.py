@@ -158,7 +158,7 @@ def find_earlier_chains_for(
 def _find_interface_programs(
     family: Family, programs: Iterable[InterfaceProgram], interface: str
 ) -> Iterator[EarlierChain]:
-    """Name each program once, with all its interfaces: a CNI may attach one to each Pod's."""
+    """Yield each program once, with all its interfaces: a CNI may attach one program to every Pod's interface."""
     places: dict[tuple[str, str], list[str]] = {}
     for each in programs:
         if interface in ("", each.interface):

@@ -17,7 +17,7 @@ from vipwire.watched_objects.store import Store
 
 _STEP_SECONDS: Final = 1.0
 _SHARE: Final = 5
-"""Planning takes at most this share of the time, as 1/n."""
+"""After a plan, the next plan waits for this many times the duration of the first."""
 
 
 class Followed:

@@ -335,5 +335,5 @@ def describe_proxy(document: Document, now: float | None = None) -> Text:
         text.append_text(Text(f"\nproxy: {resource}: {error}", style="yellow"))
     if document["otherFlags"]:
         flags = " ".join(document["otherFlags"])
-        text.append_text(Text(f"\nproxy: it has {flags}, this command does not", style="yellow"))
+        text.append_text(Text(f"\nproxy: runs with {flags}; this command runs without", style="yellow"))
     return text

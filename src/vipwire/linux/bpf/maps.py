@@ -17,7 +17,7 @@ ARRAY: Final = 2
 _SOCKET_STORAGE: Final = 24
 _READ_ONLY_FOR_PROGRAMS: Final = 1 << 7
 _FEW: Final = 4
-"""Fewer elements than this are written by a call each."""
+"""If there are fewer elements than this, vipwire writes each by its own call, not in a batch."""
 _AT_ONCE: Final = 16384
 
 

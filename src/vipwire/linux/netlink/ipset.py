@@ -126,7 +126,7 @@ def decode_revision(payload: memoryview) -> int:
 
 
 def encode_create(family: Family, name: str, spec: IpsetSpec, revision: int) -> bytes:
-    """Encode the payload that creates a set of all ports, or for MOST_ELEMENTS."""
+    """Encode the payload that creates a set: a bitmap of all ports, or a hash for MOST_ELEMENTS."""
     number = 0 if spec.type is SetType.PORT else _NFPROTO[family]
     parts = (
         [_encode_be16(4, 0), _encode_be16(5, 65535)]

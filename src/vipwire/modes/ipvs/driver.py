@@ -174,7 +174,7 @@ def split_into_steps(delta: Delta[Any, Any], *, listens: bool) -> tuple[Delta[An
 
 def _split_first_commit(backend: Backend[Any, Any], others: Others) -> Backend[Any, Any]:
     """Split the first commit in two steps if another mode's rules are in force."""
-    listens = False  # without this answer, assume a mode whose node ports are rules, not sockets
+    listens = False  # if the kernel does not answer, assume that the other mode serves node ports by rules
     with contextlib.suppress(CommitError, OSError):
         found = others.translating()
         if not found:

@@ -88,7 +88,7 @@ DRIVER: Final = Driver(
     sysctls=lambda _: SYSCTLS,
     priorities=NatPriorities(source=MASQUERADES_NOTHING),
     kernel_counters={},
-    # Without rules they only retire the relay, which needs no privilege.
+    # With rules=False, a cleaner only retires the relay, which needs no privilege.
     cleaners=lambda families, *, rules: [
         (left.family, left) for left in build_leftover_backends(families, rules=rules)
     ],

@@ -24,7 +24,7 @@ from vipwire.reconcile.backend import RuleWriter
 from vipwire.reconcile.counts import Counts
 
 _FEW: Final = 16
-"""A sync of at most this many Services is counted later."""
+"""If a sync changed at most this many Services, vipwire counts the sync later, with others."""
 _MOST: Final = 64
 """The most syncs that wait for counting."""
 

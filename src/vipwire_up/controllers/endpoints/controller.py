@@ -195,7 +195,7 @@ class EndpointController:
         return group_pod_endpoints(service, sound, self._zones, self._lost)
 
     def _divide_by_zone(self, grouped: Grouped) -> str:
-        """Set zone hints, for each family by itself; return why not."""
+        """Set zone hints, for each family by itself; return the reason of the first family without hints."""
         families: dict[str, list[Object]] = {}
         for group, endpoints in grouped.items():
             families.setdefault(group.family, []).extend(endpoints)

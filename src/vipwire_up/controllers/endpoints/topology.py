@@ -79,7 +79,7 @@ def wants_topology_hints(service: Object) -> bool:
 
 
 def assign_zone_hints(endpoints: Sequence[Object], known: Shares) -> str:
-    """Set hints on ready endpoints of one family; return why not, "" if set."""
+    """Set zone hints on the ready endpoints of one family. If impossible, set none and return the reason, else ""."""
     ready = sorted(
         (each for each in endpoints if each["conditions"]["ready"]), key=lambda each: str(each["addresses"])
     )

@@ -243,7 +243,7 @@ class Client:
         for server, answer in answers.items():
             with contextlib.suppress(ForeignMemberError):
                 self._check_header(server, answer, min(reached, seen))
-        if answers:  # `note` names silent members only while others answer
+        if answers:  # while no member answers, another message says so
             await self._log_silent_members(failed)
         return is_another
 

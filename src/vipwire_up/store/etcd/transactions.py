@@ -221,9 +221,10 @@ class Transactions:
             return held.number
 
     async def compact(self, revision: int, known: int) -> tuple[bool, int]:
-        """Compact etcd up to a revision, unless another process has compacted since revision `known` of that note.
+        """Compact etcd up to a revision, unless another process has compacted since.
 
-        Return whether it was done, and the note's revision now.
+        The key `compacted` tells: each compaction writes it, and `known` is its last known revision. Return whether
+        this call compacted, and the key's revision now.
         """
         key = self._layout.compacted
         note = MESSAGES["PutRequest"](key=key, value=str(revision).encode())

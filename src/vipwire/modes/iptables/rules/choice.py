@@ -77,7 +77,7 @@ def run_program(bytecode: str, source: Address) -> bool:
     try:
         return _run_instructions(_parse_program(bytecode), source)
     except (IndexError, ZeroDivisionError) as error:
-        raise ValueError(f"no program of ours: {bytecode!r}") from error
+        raise ValueError(f"vipwire writes no such BPF program: {bytecode!r}") from error
 
 
 def _parse_program(bytecode: str) -> list[BpfInstruction]:
@@ -114,7 +114,7 @@ def _run_instructions(program: Sequence[BpfInstruction], source: Address) -> boo
             case 0x06:
                 return number != 0
             case _:
-                raise ValueError(f"the instruction {code:#x} is not one of ours")
+                raise ValueError(f"vipwire writes no BPF instruction {code:#x}")
 
 
 MOST_TURNS: Final = 256

@@ -73,7 +73,7 @@ class Zone:
         self.ports_at = self._protocol_at + 1
 
     def write_match(self, at: int, known: int) -> str:
-        """Match frontends whose digit `at` equals that of `known`, which has this digit and all before."""
+        """Match frontends whose digit `at` equals that of `known`; `known` holds the digits up to `at`."""
         value = extract_digit(known, at)
         if at == 0:
             return LOCAL_DESTINATION if value else ""

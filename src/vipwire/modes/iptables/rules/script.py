@@ -60,9 +60,8 @@ class TablePart:
 
     def lines(self, table: str) -> Iterator[str]:
         yield f"*{table}"
-        # The tools keep chains sorted, the legacy one in a list with an index of every 40th. From the last to
-        # the first, each new chain goes to the list's beginning, which takes the tool a quarter less time than the
-        # opposite order, the best of any order.
+        # iptables-legacy keeps chains in a sorted list, with an index of every 40th. In reverse order, each new chain
+        # goes to the list's beginning: a quarter less time than in alphabetical order, and no order is faster.
         chains = sorted((*self.chains, *self.emptied, *self.gone), reverse=True)
         for chain in chains:
             yield f":{chain} - [0:0]"

@@ -63,8 +63,8 @@ Resting = Callable[[], Mapping[VirtualServer, Mapping[RealServer, Forwarding]]]
 class IpvsExplainer(Explainer[ObjectKey, Object, IpvsNode]):
     """Explains ipvs mode's objects of one family, in the calling thread's network namespace.
 
-    Observed objects lack draining real servers. `resting` returns them as of the same observation:
-    `IpvsBackend.resting`.
+    `observe` leaves out real servers that drain. `resting` (of IpvsBackend) returns them, from the same read of the
+    kernel.
     """
 
     def __init__(self, family: Family, resting: Resting = dict) -> None:

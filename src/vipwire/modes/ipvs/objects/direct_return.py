@@ -62,8 +62,8 @@ class Pods:
             if pod not in where:
                 places = " or ".join(map(str, DIRECTORIES))
                 raise CommitError(
-                    f"the network namespace of the Pod {format_address(pod)} is not in {places}: direct return needs "
-                    "it there to be seen (in a container: mount the host's /run/netns)"
+                    f"the network namespace of the Pod {format_address(pod)} is not in {places}, "
+                    "where vipwire looks for it for direct return (in a container: mount the host's /run/netns)"
                 )
             try:
                 _call_inside(where[pod], partial(self._prepare_pod, pod, vip, method))

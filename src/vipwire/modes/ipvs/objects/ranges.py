@@ -69,7 +69,7 @@ def build_segment_rule(wide: RangeFrontend, family: Family) -> RangeRule:
 
 
 def build_masquerade_rules(wide: RangeFrontend) -> Iterator[RangeRule]:
-    """Mark for masquerading as for the port itself, and stop other translation; see KUBE-SERVICES."""
+    """Mark packets for masquerading, as KUBE-SERVICES does for a single port; then accept, which ends table nat."""
     frontend, here = wide.frontend, format_host(wide.key.address)
     if frontend.kind is FrontendKind.CLUSTER_IP:
         # A local process without a bound source has the VIP itself as its source.

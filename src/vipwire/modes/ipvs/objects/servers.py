@@ -215,7 +215,9 @@ class IpvsServers:
                 again += other
             todo = again
         if todo:
-            raise CommitError(f"others change {describe_server(todo[0].key)} at the same time", errno=errno.EBUSY)
+            raise CommitError(
+                f"another program changes {describe_server(todo[0].key)} at the same time", errno=errno.EBUSY
+            )
         return size
 
     def _encode_change(self, change: ServerCommand) -> bytes:

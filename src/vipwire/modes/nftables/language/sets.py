@@ -102,7 +102,7 @@ def _encode_group(kind: int, *parts: bytes) -> bytes:
     return encode_attribute(kind, b"".join(parts))
 
 
-@lru_cache(maxsize=128)  # the sets of a table share few parts
+@lru_cache(maxsize=128)  # the keys of a table's sets consist of the same few parts
 def _parse_part(text: str, family: Family) -> Field:
     if text in _TYPES:
         type_, size, order = _TYPES[text]
@@ -110,9 +110,9 @@ def _parse_part(text: str, family: Family) -> Field:
     words = Scanner(text)
     field = parse_field(words, family)
     if words:
-        words.fail("one part of a key is one field")
+        words.fail("expected the end: a part of a set's key is one field")
     if not field.typeof:
-        words.fail_before("no set can be declared with this")
+        words.fail_before("nft cannot declare a set with this field")
     return field
 
 

@@ -209,7 +209,7 @@ class Class(NamedTuple):
 
     @property
     def first_slot(self) -> int:
-        """The first slot of such a pool: nft prints `0:1`, and `1:1` for the pool of an external policy Local."""
+        """The first slot of this class's pools. nft prints `0:1`, or `1:1` for pools of the external policy Local."""
         return self.local << 16 | 1
 
 

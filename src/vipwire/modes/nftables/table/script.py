@@ -129,7 +129,7 @@ def _order_operations(
 
 
 def _group_sides(delta: Delta[ObjectKey, Object]) -> tuple[_Groups, _Groups, _Groups, _Groups]:
-    """Group the additions and the removals; a change is both."""
+    """Group the additions and the removals; a change counts as both."""
     added = _group_objects(delta.added.items()) if delta.added else {}
     removed = _group_objects(delta.removed.items()) if delta.removed else {}
     if not delta.changed:

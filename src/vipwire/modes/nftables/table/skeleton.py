@@ -36,7 +36,7 @@ from vipwire.reconcile.counts import Refusal
 
 _PROTO_PORT = ("meta l4proto", "th dport")
 AFFINITY_SIZE = 1 << 18
-"""The limit of remembered clients of a Service port; the kernel allocates memory as they come."""
+"""The limit of remembered clients of a Service port; the kernel allocates memory for each new client."""
 RANGES = "firewall-allowed"
 NODE_PORT_RANGES = "firewall-nodeports-allowed"
 """The interval sets; a rule's encoding depends on this."""

@@ -27,7 +27,7 @@ _NUMBER_OF_CHARACTERS: Final = 256
 def _encode_comment(_: Family, words: str) -> bytes:
     text = words[11:-1].encode()
     if not words.startswith('--comment "') or words[-1] != '"' or b'"' in text or b"\\" in text:
-        raise UnknownRuleError(f"not a comment of ours: {words!r}")
+        raise UnknownRuleError(f"vipwire writes no such comment: {words!r}")
     if len(text) >= _NUMBER_OF_CHARACTERS:
         raise UnknownRuleError(f"a comment has {len(text)} bytes (allowed: at most {_NUMBER_OF_CHARACTERS - 1})")
     return text.ljust(_NUMBER_OF_CHARACTERS, b"\0")
@@ -36,7 +36,7 @@ def _encode_comment(_: Family, words: str) -> bytes:
 def _decode_comment(_: Family, data: bytes) -> str:
     text = data.rstrip(b"\0").decode("latin-1")
     if not _QUOTED.fullmatch(text):
-        raise UnknownRuleError(f"not a comment of ours: {text!r}")
+        raise UnknownRuleError(f"vipwire writes no such comment: {text!r}")
     return f'--comment "{text}"'
 
 
@@ -94,7 +94,7 @@ def parse_mark(words: str) -> tuple[int, int, bool]:
     """Parse a match of marks: value, mask, and inversion."""
     found = _MARK_WORDS.fullmatch(words)
     if not found:
-        raise UnknownRuleError(f"not a mark of ours: {words!r}")
+        raise UnknownRuleError(f"vipwire writes no such mark: {words!r}")
     return int(found[2], 16), int(found[3], 16), bool(found[1])
 
 
@@ -136,13 +136,13 @@ _NTH_WORDS: Final = re.compile(r"--mode nth --every (\d+) --packet 0")
 
 
 def _encode_statistic(_: Family, words: str) -> bytes:
-    # The last number is the start of the counter of `nth`: at its end, so that the first packet matches.
+    # In mode nth, the kernel starts to count at the last number. iptables sets it to N - 1: the first packet matches.
     if found := _RANDOM_WORDS.fullmatch(words):
         mode, number = _RANDOM, round(float(found[1]) * _ALWAYS)
     elif found := _NTH_WORDS.fullmatch(words):
         mode, number = _NTH, int(found[1]) - 1
     else:
-        raise UnknownRuleError(f"not a choice of ours: {words!r}")
+        raise UnknownRuleError(f"vipwire writes no such statistic match: {words!r}")
     return _STATISTIC.pack(mode, 0, number, 0, number)
 
 
@@ -164,7 +164,7 @@ _RECENT_WORDS: Final = re.compile(
 def _encode_recent(family: Family, words: str) -> bytes:
     found = _RECENT_WORDS.fullmatch(words)
     if not found or found[4] != _write_full_mask(family):
-        raise UnknownRuleError(f"not a memory of ours: {words!r}")
+        raise UnknownRuleError(f"vipwire writes no such recent match: {words!r}")
     kind = _SET if found[1] else _CHECK_AND_REAP
     mask = bytes([255] * (family.bits // 8))
     return _RECENT.pack(int(found[2] or 0), 0, kind, 0, found[3].encode(), 0, mask)
@@ -199,11 +199,11 @@ def _encode_bpf(_: Family, words: str) -> bytes:
     found = _BYTECODE.fullmatch(words)
     steps = [tuple(map(int, step.split())) for step in found[2].split(",")] if found else []
     if not found or len(steps) != int(found[1]) or len(steps) > _MOST_INSTRUCTIONS:
-        raise UnknownRuleError(f"not a program of ours: {words!r}")
+        raise UnknownRuleError(f"vipwire writes no such bpf match: {words!r}")
     try:
         program = b"".join(_INSTRUCTION.pack(*step) for step in steps)
     except struct.error as error:
-        raise UnknownRuleError(f"not a program of ours: {words!r}") from error
+        raise UnknownRuleError(f"vipwire writes no such bpf match: {words!r}") from error
     return _BPF.pack(0, len(steps), 0, program)
 
 
@@ -218,7 +218,7 @@ def _decode_bpf(_: Family, data: bytes) -> str:
 def _encode_nfacct(_: Family, words: str) -> bytes:
     name = words.removeprefix("--nfacct-name ").strip()
     if not re.fullmatch(r"[a-z_]{1,31}", name):
-        raise UnknownRuleError(f"not a counter of ours: {words!r}")
+        raise UnknownRuleError(f"vipwire writes no such nfacct match: {words!r}")
     return name.encode().ljust(40, b"\0")
 
 

@@ -38,7 +38,7 @@ _XMARK: Final = re.compile(r"--set-xmark (0x[0-9a-f]+)/(0x[0-9a-f]+)")
 def _encode_set_mark(_: Family, words: str) -> bytes:
     found = _XMARK.fullmatch(words)
     if not found:
-        raise UnknownRuleError(f"not a mark of ours: {words!r}")
+        raise UnknownRuleError(f"vipwire writes no such mark: {words!r}")
     return struct.pack("=II", int(found[1], 16), int(found[2], 16))
 
 
@@ -71,7 +71,7 @@ def encode_dnat(family: Family, words: str) -> bytes:
     """Encode a DNAT destination as the whole struct."""
     found = _TO.fullmatch(words)
     if not found:
-        raise UnknownRuleError(f"not a destination of ours: {words!r}")
+        raise UnknownRuleError(f"vipwire writes no such DNAT destination: {words!r}")
     bracketed, its_port, ipv4, ipv4_port, ipv6 = found.groups()
     port = its_port or ipv4_port
     address = address_of(family, bracketed or ipv4 or ipv6)

@@ -141,7 +141,7 @@ class Codec(NamedTuple):
 def look_up(table: Mapping[K, V], key: K) -> V:
     """Return the data of words, or the words of data. Raise UnknownRuleError if vipwire does not write them."""
     if key not in table:
-        raise UnknownRuleError(f"nothing of ours: {key!r}")
+        raise UnknownRuleError(f"vipwire writes no such match: {key!r}")
     return table[key]
 
 
