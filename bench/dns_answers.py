@@ -46,8 +46,8 @@ def answer_dns(count: int, told: Connection) -> None:
 
     async def feed(emit: Emit) -> None:
         began = time.process_time()
-        emit(ObjectReader(SERVICES).listed(("", json.dumps(item).encode()) for item in objects(count)))
-        emit(ObjectReader(SLICES).listed(()))
+        emit(ObjectReader(SERVICES).build_listed_event(("", json.dumps(item).encode()) for item in objects(count)))
+        emit(ObjectReader(SLICES).build_listed_event(()))
         told.send({"load": time.process_time() - began, "memory": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss})
         await asyncio.get_running_loop().create_future()
 

@@ -24,7 +24,7 @@ from bench.report import Figure
 from tests.proxy.conformance import own_cgroup
 
 from vipwire.config.sections import CounterLevel
-from vipwire.linux.bpf.namespaces import netns_cookie
+from vipwire.linux.bpf.namespaces import read_netns_cookie
 from vipwire.linux.bpf.pins import require_mounted
 from vipwire.linux.bpf.programs import HOOKS
 from vipwire.model.net import Family, format_address
@@ -107,8 +107,10 @@ def _programs(rules: NftablesBackend, side: Side | None, stack: contextlib.ExitS
     clients = frozenset[int]()
     if side is not None:
         with inside(side.network.client):
-            clients = frozenset({netns_cookie()})
-    settings = Settings(netns_cookie(), 0, 0, listed=True, counting=CounterLevel.CONNECTIONS, build=build().number)
+            clients = frozenset({read_netns_cookie()})
+    settings = Settings(
+        read_netns_cookie(), 0, 0, listed=True, counting=CounterLevel.CONNECTIONS, build=build().number
+    )
     pins = NodePins(find_node_folder(), side.cgroup if side is not None else own_cgroup.path())
     stack.callback(pins.remove)
     return EbpfBackend(Family.IPV4, rules, pins, ProgramSetup(settings, clients), tuple(HOOKS))

@@ -67,7 +67,7 @@ def _read(listener: NetlinkSocket, keys: frozenset[EndpointKey]) -> Iterator[flo
     attempts, decoder, count = Attempts(), FlowDecoder(), 0
     attempts.watch(keys)
     began = time.perf_counter()
-    for message in listener.pending(4096):
+    for message in listener.read_pending_messages(4096):
         count += 1
         if (event := decode_event(message, decoder.decode)) is not None:
             attempts.see(event, 0.0)

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from vipwire.config.configuration import ROWS, Config
-from vipwire.config.file import config_document
-from vipwire.config.flags import FLAGS, flag_text
+from vipwire.config.file import build_config_document
+from vipwire.config.flags import FLAGS, format_flag
 from vipwire.config.schema import Applied, Group, Setting
 
 PATH = Path(__file__).parent.parent / "docs" / "configuration.md"
@@ -50,7 +50,7 @@ def document() -> str:
 def _tables() -> Iterator[str]:
     """Yield kube-proxy's flags with their fields, vipwire's own with their meaning, and those without effect."""
     flags = [flag for group in Group for flag in FLAGS.values() if flag.group is group is not Group.OLD]
-    fields = set(_paths(config_document(Config())))
+    fields = set(_paths(build_config_document(Config())))
     theirs = [flag for flag in flags if not fields.isdisjoint(flag.paths)]
     yield from ("## Fields of kube-proxy\n", "| flag, default | in the file |", "|---|---|")
     yield from (_line(*_cells(flag)) for flag in theirs)
@@ -75,7 +75,7 @@ def _paths(section: Mapping[str, Any], above: str = "") -> Iterator[str]:
 
 def _changes() -> Iterator[str]:
     told = {
-        path: _default(flag_text(flag))
+        path: _default(format_flag(flag))
         for flag in FLAGS.values()
         if flag.group is not Group.OLD
         for path in flag.paths
@@ -95,7 +95,7 @@ def _default(text: str) -> str:
 
 def _cells(flag: Setting) -> tuple[str, str]:
     rows = [ROWS[path] for path in flag.paths if ROWS[path].in_file]
-    return f"{_name(flag)} {_default(flag_text(flag))}".rstrip(), ", ".join(map(_field, rows))
+    return f"{_name(flag)} {_default(format_flag(flag))}".rstrip(), ", ".join(map(_field, rows))
 
 
 def _line(*cells: str) -> str:

@@ -15,7 +15,7 @@ import click
 from vipwire import __version__
 from vipwire.cli.main import main
 from vipwire.config.flag_help import format_usage
-from vipwire.config.flags import FLAGS, flag_text
+from vipwire.config.flags import FLAGS, format_flag
 from vipwire.config.schema import Group, Setting
 
 SECTION: Final = 8
@@ -96,7 +96,7 @@ def _flags() -> Iterator[str]:
 
 
 def _explained(flag: Setting) -> str:
-    default = flag_text(flag)
+    default = format_flag(flag)
     beside = " Counts beside --config." if flag.with_config and flag.group is not Group.OLD else ""
     return f"{flag.help}{beside}" + (f" Default: {default}." if default not in ("", "false") else "")
 

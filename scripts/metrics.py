@@ -7,13 +7,13 @@ from typing import NamedTuple
 from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.metrics_core import Metric
 
-from vipwire.config.modes import mode_names
+from vipwire.config.modes import list_mode_names
 from vipwire.config.sections import Series
 from vipwire.proxy_daemon.serve.metrics import KernelCounter, Metrics
 from vipwire.proxy_daemon.serve.service_metrics import ServiceMetrics
 
 PATH = Path(__file__).parent.parent / "docs" / "metrics.md"
-MODES = mode_names()
+MODES = list_mode_names()
 
 _INTRODUCTION = """\
 # Pages and metrics of a proxy

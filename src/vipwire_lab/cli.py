@@ -12,7 +12,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from vipwire.config.modes import mode_names
+from vipwire.config.modes import list_mode_names
 from vipwire.model.text import whole_number
 from vipwire.terminal.columns import Column, Grid
 from vipwire.terminal.output import plain_errors, print_line, print_note
@@ -50,7 +50,7 @@ _OUTPUT = click.option(
 )
 
 
-_MODE = click.Choice(mode_names())
+_MODE = click.Choice(list_mode_names())
 
 
 @click.group()
@@ -208,7 +208,7 @@ def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
     """
     with plain_errors():
         document = measure.compare_modes(
-            modes or mode_names(), lambda mode: print_note(f"running {mode} mode …"), here=here
+            modes or list_mode_names(), lambda mode: print_note(f"running {mode} mode …"), here=here
         )
     if output == "json":
         click.echo(json.dumps(document, indent=2))
@@ -225,7 +225,7 @@ def tour(modes: tuple[str, ...], *, here: bool) -> None:
     Enter goes on. A mode that this machine's kernel cannot run is shown in a kernel of its own, as for `compare`.
     """
     with plain_errors():
-        show_modes(modes or mode_names(), print_line, wait_for_enter, here=here)
+        show_modes(modes or list_mode_names(), print_line, wait_for_enter, here=here)
 
 
 @lab.command(short_help="Show Services at work, scene by scene.")

@@ -10,11 +10,11 @@ from typing import Any, Final
 import click
 
 from vipwire.config.configuration import Config
-from vipwire.config.flags import build_config, environment_flags, parse_flags
+from vipwire.config.flags import build_config, parse_environment_flags, parse_flags
 from vipwire.config.kinds import parse_duration
 from vipwire.config.sections import Logging
 from vipwire.errors import ConfigError
-from vipwire.linux.host.addresses import global_addresses, read_addresses
+from vipwire.linux.host.addresses import read_addresses, select_global_addresses
 from vipwire.logging import log
 from vipwire.model.net import format_address, parse_address
 from vipwire.model.text import port_number
@@ -86,7 +86,7 @@ def read_setting(flags: Mapping[str, Any]) -> Setting:
 
 def read_node_ips(text: str) -> tuple[str, ...]:
     """Parse addresses of this machine, at most one of each family. Raise ConfigError."""
-    flag, here = "--node-ip", {format_address(each) for each in global_addresses(read_addresses())}
+    flag, here = "--node-ip", {format_address(each) for each in select_global_addresses(read_addresses())}
     found = tuple(_parse_address(part.strip(), flag) for part in text.split(",")) if text else ()
     if len({":" in each for each in found}) < len(found):
         raise ConfigError(f"{flag} {text}: give at most one address of each family")
@@ -164,7 +164,7 @@ def build_proxy_config(flags: Mapping[str, Any], node: str, kubeconfig: Path) ->
     `kubeconfig` is for other commands: the proxy gets its source directly.
     """
     given, mode = parse_flags(flags["proxy_flags"]), flags["proxy_mode"]
-    everywhere = {name: value for name, value in environment_flags().items() if name not in _OURS_TO_SAY}
+    everywhere = {name: value for name, value in parse_environment_flags().items() if name not in _OURS_TO_SAY}
     if not flags["proxy"]:
         if given:
             raise ConfigError(f"--{next(iter(given))} behind -- is for the proxy, but --no-proxy is set")

@@ -20,7 +20,7 @@ Objects = dict[str, str]
 class PlainMode:
     """The calls of `Mode` that a test's mode does not need."""
 
-    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+    def find_shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         del plan
         return ()
 

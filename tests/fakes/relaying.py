@@ -70,7 +70,7 @@ def relaying(limit: int = 4096) -> Iterator[Relaying]:
     finally:
         made.relay.answer(Remove(list(made.counted().listeners)))
         made.loop.run_round(0)
-        for handler in made.loop.handlers():
+        for handler in made.loop.list_handlers():
             getattr(handler, "close", lambda: None)()
         made.loop.run_round(0)
         made.relay.shared.close()

@@ -168,10 +168,10 @@ class Saved(Surroundings):
     def __init__(self, chains: Chains) -> None:
         self._chains = chains
 
-    def owns(self, address: Address) -> bool:
+    def owns_address(self, address: Address) -> bool:
         return address[0] == 10
 
-    def rules(self, table: str, chain: str, header: PacketHeader) -> list[ListedRule] | None:
+    def list_rules(self, table: str, chain: str, header: PacketHeader) -> list[ListedRule] | None:
         del table, header
         rules = self._chains.get(chain)
         return None if rules is None else [ListedRule(text, ObjectState.FOREIGN) for text in rules]

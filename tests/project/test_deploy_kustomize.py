@@ -9,7 +9,7 @@ from tests.project.deployed import DEPLOY, KUBECTL, OVERLAYS, Object, containers
 
 from vipwire import __version__
 from vipwire.config.flags import FLAGS, build_config, parse_flags
-from vipwire.config.modes import mode_names
+from vipwire.config.modes import list_mode_names
 
 needs_kubectl = pytest.mark.skipif(KUBECTL is None, reason="renders with kubectl, which is not installed")
 # As kubeadm writes it, with a mode put in.
@@ -49,7 +49,7 @@ def test_what_is_recorded_is_what_kubectl_renders(overlay: str) -> None:
 
 def test_there_is_an_overlay_for_every_mode() -> None:
     assert {path.name for path in (DEPLOY / "overlays").iterdir()} == set(OVERLAYS)
-    assert set(OVERLAYS) == set(mode_names())
+    assert set(OVERLAYS) == set(list_mode_names())
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

@@ -13,7 +13,7 @@ from scripts import annotations, configuration, metrics, modes
 from vipwire.cli.main import main
 from vipwire.config.flags import FLAGS
 from vipwire.model.net import Address, Family, Prefix
-from vipwire.modes.nftables.table.skeleton import declare_sets, node_objects
+from vipwire.modes.nftables.table.skeleton import build_node_objects, declare_sets
 from vipwire.plan.node import NodePlan, PodPrefixes
 from vipwire.proxy_daemon.serve.health import ProxyHealth
 from vipwire.proxy_daemon.serve.metrics import Metrics
@@ -34,7 +34,7 @@ def words_of_commands(text: str) -> Iterator[list[str]]:
 def chains() -> set[str]:
     everything = Prefix(Address(bytes(4)), 0)
     node = NodePlan(Family.IPV4, "n", pod_traffic=PodPrefixes((everything,)), node_port_addresses=(everything,))
-    return {key[1].decode() for key in node_objects(node)} - {spec.name for spec in declare_sets(Family.IPV4)}
+    return {key[1].decode() for key in build_node_objects(node)} - {spec.name for spec in declare_sets(Family.IPV4)}
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -164,13 +164,13 @@ class LazyGroup(click.Group):
         try:
             status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
         except click.ClickException as error:
-            sys.exit(_usage_error(error))
+            sys.exit(_print_usage_error(error))
         except click.Abort:
             sys.exit(128 + signal.SIGINT)
         sys.exit(status if isinstance(status, int) else 0)
 
 
-def _usage_error(error: click.ClickException) -> int:
+def _print_usage_error(error: click.ClickException) -> int:
     """Print an error of click's in vipwire's style; return the exit status.
 
     A command without arguments prints its help. click puts choices on lines of their own, behind a tab.
@@ -196,9 +196,9 @@ class GoFlagsCommand(click.Command):
             self.params = list(build_click_options())
             return super().parse_args(ctx, args)
         record_signals()
-        from vipwire.cli.proxy import given_flags  # noqa: PLC0415  # from here on a SIGHUP ends nothing
+        from vipwire.cli.proxy import parse_given_flags  # noqa: PLC0415  # from here on a SIGHUP ends nothing
 
-        given = given_flags(args)
+        given = parse_given_flags(args)
         if given.get("help"):
             click.echo(ctx.get_help())
             ctx.exit()

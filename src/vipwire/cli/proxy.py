@@ -7,17 +7,17 @@ from pathlib import Path
 
 from vipwire.config.configuration import Config
 from vipwire.config.file import dump_config
-from vipwire.config.flags import Given, build_config, environment_flags, parse_flags
+from vipwire.config.flags import Given, build_config, parse_environment_flags, parse_flags
 from vipwire.errors import VipwireError
 from vipwire.file_io.files import write_named
 from vipwire.logging import log
 from vipwire.terminal.output import MISUSED, plain_errors
 
 
-def given_flags(words: Sequence[str]) -> Given:
+def parse_given_flags(words: Sequence[str]) -> Given:
     """Parse the flags of a command line and of the environment; exit with one line if they are wrong."""
     with plain_errors(MISUSED):
-        return {**environment_flags(), **parse_flags(words)}
+        return {**parse_environment_flags(), **parse_flags(words)}
 
 
 def run_command(given: Given) -> int:

@@ -30,9 +30,9 @@ def _run_proxy(words: Sequence[str]) -> None:
     cyclic_garbage.disable_collection()
     cyclic_garbage.limit_heap()
     install_lean_prometheus()
-    from vipwire.cli.proxy import given_flags, run_command  # noqa: PLC0415  # from here on a SIGHUP ends nothing
+    from vipwire.cli.proxy import parse_given_flags, run_command  # noqa: PLC0415  # from here on a SIGHUP ends nothing
 
-    given = given_flags(words)
+    given = parse_given_flags(words)
     if not given.get("help") and not given.get("version"):
         sys.exit(run_command(given))
 

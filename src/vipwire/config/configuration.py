@@ -11,9 +11,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from vipwire.config.gates import KNOWN_GATES, Gates, enabled_gates, find_gate_errors
+from vipwire.config.gates import KNOWN_GATES, Gates, find_gate_errors, list_enabled_gates
 from vipwire.config.kinds import ValueKind
-from vipwire.config.modes import DEFAULT, find_registered, mode_names
+from vipwire.config.modes import DEFAULT, find_registered, list_mode_names
 from vipwire.config.schema import (
     ABOVE_0,
     PRIMARY,
@@ -113,8 +113,8 @@ class Config(Section, frozen=True):
         "Other gates cause a warning and have no effect.", (), group=Group.FILE, check=find_gate_errors,
         read_as=ValueKind.GATES, applied=_LIVE)
     mode: str = setting(
-        "proxy-mode", f"One of {', '.join(mode_names())}; empty means {DEFAULT}.", "", group=Group.MODE,
-        check=OneOf(mode_names, f"must be {{}} or blank (blank means {DEFAULT})", blank=True))
+        "proxy-mode", f"One of {', '.join(list_mode_names())}; empty means {DEFAULT}.", "", group=Group.MODE,
+        check=OneOf(list_mode_names, f"must be {{}} or blank (blank means {DEFAULT})", blank=True))
     proxy_mode_fallback: bool = setting(
         "proxy-mode-fallback", "If the mode cannot run on this kernel, use the next mode that can (after ipvs: "
         "iptables, nftables, userspace). Without this flag vipwire exits with an error.", group=Group.MODE,
@@ -232,7 +232,7 @@ class Config(Section, frozen=True):
 
     @property
     def gates(self) -> dict[str, bool]:
-        return dict(enabled_gates(self.feature_gates))
+        return dict(list_enabled_gates(self.feature_gates))
 
     @property
     def sync(self) -> SyncSettings:

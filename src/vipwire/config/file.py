@@ -60,7 +60,7 @@ def _check_type(file: str, document: dict[str, Any]) -> None:
         raise ConfigError("\n".join(errors))
 
 
-def config_document(config: Config) -> dict[str, Any]:
+def build_config_document(config: Config) -> dict[str, Any]:
     """Return the configuration as the mapping of kube-proxy's file, with apiVersion and kind first."""
     return {"apiVersion": API_VERSION, "kind": KIND, **_build_section_document(config)}
 
@@ -69,7 +69,7 @@ def dump_config(config: Config) -> str:
     """Write the configuration as YAML, keys in alphabetical order as kube-proxy does."""
     import yaml  # noqa: PLC0415  # see read_config
 
-    return yaml.safe_dump(config_document(config), sort_keys=True, default_flow_style=False, width=1000)
+    return yaml.safe_dump(build_config_document(config), sort_keys=True, default_flow_style=False, width=1000)
 
 
 def _build_section_document(section: Section) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from vipwire.config.flags import FLAGS, flag_text
+from vipwire.config.flags import FLAGS, format_flag
 from vipwire.config.kinds import ValueKind
 from vipwire.config.schema import Group, OneOf, Setting
 
@@ -34,7 +34,7 @@ def format_usage(flag: Setting) -> str:
 
 
 def _format_flag(flag: Setting) -> Iterator[str]:
-    default = flag_text(flag)
+    default = format_flag(flag)
     shown = f" (default {default})" if default not in ("", "false") else ""
     yield f"  {format_usage(flag)}{shown}"
     yield from textwrap.wrap(flag.help, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)

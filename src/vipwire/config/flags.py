@@ -36,7 +36,7 @@ def _build_port_setting(server: str, port: int) -> Setting:
     return Setting(f"{server}-port", text, port, group=Group.SERVERS, warning=warning)
 
 
-def _old_flag(name: str, default: object, why: str) -> Setting:
+def _build_old_flag(name: str, default: object, why: str) -> Setting:
     return Setting(name, default=default, warning=f"has no effect: {why}", beside_file=True)
 
 
@@ -48,30 +48,30 @@ _LONE: Final[tuple[Setting, ...]] = (
     replace(
         ROWS["cleanup"], name="cleanup-iptables", text="", group=Group.OLD, warning="is the old name of --cleanup"
     ),
-    _old_flag("cleanup-ipvs", _SWITCH, "--cleanup removes vipwire's IPVS objects only"),
-    _old_flag("conntrack-max", _NUMBER, "use --conntrack-max-per-core and --conntrack-min"),
-    _old_flag("google-json-key", _TEXT, _CLOUD),
-    _old_flag("azure-container-registry-config", _TEXT, _CLOUD),
-    _old_flag("resource-container", _TEXT, "the container runtime sets the cgroup"),
-    _old_flag("boot-id-file", _TEXT, "nothing reads it"),
-    _old_flag("machine-id-file", _TEXT, "nothing reads it"),
-    _old_flag("windows-service", _SWITCH, _WINDOWS),
-    _old_flag("network-name", _TEXT, _WINDOWS),
-    _old_flag("source-vip", _TEXT, _WINDOWS),
-    _old_flag("enable-dsr", _SWITCH, _WINDOWS),
-    _old_flag("root-hnsendpoint-name", _TEXT, _WINDOWS),
-    _old_flag("forward-healthcheck-vip", _SWITCH, _WINDOWS),
-    _old_flag("logtostderr", _SWITCH, _KLOG),
-    _old_flag("alsologtostderr", _SWITCH, _KLOG),
-    _old_flag("stderrthreshold", _TEXT, _KLOG),
-    _old_flag("log-dir", _TEXT, _KLOG),
-    _old_flag("log-file", _TEXT, _KLOG),
-    _old_flag("log-file-max-size", _NUMBER, _KLOG),
-    _old_flag("log-backtrace-at", _TEXT, _KLOG),
-    _old_flag("add-dir-header", _SWITCH, _KLOG),
-    _old_flag("skip-headers", _SWITCH, _KLOG),
-    _old_flag("skip-log-headers", _SWITCH, _KLOG),
-    _old_flag("one-output", _SWITCH, _KLOG),
+    _build_old_flag("cleanup-ipvs", _SWITCH, "--cleanup removes vipwire's IPVS objects only"),
+    _build_old_flag("conntrack-max", _NUMBER, "use --conntrack-max-per-core and --conntrack-min"),
+    _build_old_flag("google-json-key", _TEXT, _CLOUD),
+    _build_old_flag("azure-container-registry-config", _TEXT, _CLOUD),
+    _build_old_flag("resource-container", _TEXT, "the container runtime sets the cgroup"),
+    _build_old_flag("boot-id-file", _TEXT, "nothing reads it"),
+    _build_old_flag("machine-id-file", _TEXT, "nothing reads it"),
+    _build_old_flag("windows-service", _SWITCH, _WINDOWS),
+    _build_old_flag("network-name", _TEXT, _WINDOWS),
+    _build_old_flag("source-vip", _TEXT, _WINDOWS),
+    _build_old_flag("enable-dsr", _SWITCH, _WINDOWS),
+    _build_old_flag("root-hnsendpoint-name", _TEXT, _WINDOWS),
+    _build_old_flag("forward-healthcheck-vip", _SWITCH, _WINDOWS),
+    _build_old_flag("logtostderr", _SWITCH, _KLOG),
+    _build_old_flag("alsologtostderr", _SWITCH, _KLOG),
+    _build_old_flag("stderrthreshold", _TEXT, _KLOG),
+    _build_old_flag("log-dir", _TEXT, _KLOG),
+    _build_old_flag("log-file", _TEXT, _KLOG),
+    _build_old_flag("log-file-max-size", _NUMBER, _KLOG),
+    _build_old_flag("log-backtrace-at", _TEXT, _KLOG),
+    _build_old_flag("add-dir-header", _SWITCH, _KLOG),
+    _build_old_flag("skip-headers", _SWITCH, _KLOG),
+    _build_old_flag("skip-log-headers", _SWITCH, _KLOG),
+    _build_old_flag("one-output", _SWITCH, _KLOG),
 )
 
 
@@ -96,7 +96,7 @@ FLAG_OF_PATH: Final[dict[str, str]] = {
 }
 
 
-def flag_text(flag: Setting, config: Config | None = None) -> str:
+def format_flag(flag: Setting, config: Config | None = None) -> str:
     """Write a flag's value in a configuration (None: the default) as on a command line."""
     return flag.kind.text(flag.default if config is None or not flag.paths else flag.value(config))
 
@@ -117,7 +117,7 @@ def parse_flags(arguments: Sequence[str]) -> Given:
     return values
 
 
-def environment_flags() -> Given:
+def parse_environment_flags() -> Given:
     """Parse the flags in the variable `VIPWIRE_FLAGS`, which the command line overrides. Raise ConfigError."""
     if not (text := os.environ.get(ENVIRONMENT, "")):
         return {}
@@ -246,17 +246,17 @@ def _collect_notes(config: Config) -> Iterator[str]:
         yield "winkernel only has a meaning on Windows"
 
 
-def explicit_flags(config: Config) -> tuple[str, ...]:
+def list_explicit_flags(config: Config) -> tuple[str, ...]:
     """Write the flags for every chosen value, by flag or file; they give the same configuration."""
     return tuple(
         f"--{flag.name}={text}"
         for flag in FLAGS.values()
-        if flag.group is not Group.OLD and not flag.own and (path := _chosen_path(flag, config))
+        if flag.group is not Group.OLD and not flag.own and (path := _find_chosen_path(flag, config))
         for text in _format_values(flag, ROWS[path].value(config))
     )
 
 
-def _chosen_path(flag: Setting, config: Config) -> str:
+def _find_chosen_path(flag: Setting, config: Config) -> str:
     """Return the chosen field of a flag; of several sections the mode's first."""
     chosen = [path for path in flag.paths if path in config.explicit]
     return next((path for path in chosen if path.startswith(config.proxy_mode)), chosen[-1] if chosen else "")
@@ -267,7 +267,7 @@ def _format_values(flag: Setting, value: Any) -> Iterator[str]:
         yield os.path.abspath(text) if flag.path_of_file and text else text  # noqa: PTH100 - no file is touched
 
 
-def flag_values(config: Config) -> dict[str, str]:
+def list_flag_values(config: Config) -> dict[str, str]:
     """Return every flag and its value in force, as `/flagz` shows them."""
     shown = (flag for flag in FLAGS.values() if flag.paths and flag.group is not Group.OLD)
-    return {flag.name: flag_text(flag, config) for flag in shown}
+    return {flag.name: format_flag(flag, config) for flag in shown}

@@ -80,7 +80,7 @@ def find_gate_errors(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     errors = []
     for name, value in gates:
         gate = KNOWN_GATES.get(name)
-        if gate is None and (meant := _security_gate_like(name)):
+        if gate is None and (meant := _find_security_gate_like(name)):
             errors.append(f"unrecognized feature gate: {name} (did you mean {meant}?)")
         elif gate is not None and gate.locked and value != gate.default:
             locked_to = str(gate.default).lower()
@@ -88,7 +88,7 @@ def find_gate_errors(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     return tuple(errors)
 
 
-def _security_gate_like(name: str) -> str:
+def _find_security_gate_like(name: str) -> str:
     lowered = {gate.lower(): gate for gate in SECURITY_GATES}
     return lowered.get(find_nearest(name.lower(), lowered, 0.8), "")
 
@@ -99,7 +99,7 @@ def find_gate_notes(gates: Iterable[tuple[str, bool]]) -> tuple[str, ...]:
     return (f"feature gates without effect in vipwire: {', '.join(foreign)}",) if foreign else ()
 
 
-def enabled_gates(gates: Iterable[tuple[str, bool]]) -> Mapping[str, bool]:
+def list_enabled_gates(gates: Iterable[tuple[str, bool]]) -> Mapping[str, bool]:
     chosen = dict(gates)
     groups = {stage: chosen[name] for name, stage in _GROUPS.items() if name in chosen}
     return {

@@ -60,7 +60,7 @@ class Registered(Protocol):
         """The metrics of the mode beside those of every mode."""
 
 
-def mode_names() -> tuple[str, ...]:
+def list_mode_names() -> tuple[str, ...]:
     return tuple(_MODULES)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 from vipwire.config.configuration import KIND, ROWS, Config, LocalMode, split_cidrs
 from vipwire.config.kinds import ValueKind, format_duration
-from vipwire.config.modes import find_registered, mode_names
+from vipwire.config.modes import find_registered, list_mode_names
 from vipwire.config.schema import PRIMARY, Setting, check_cidr
 from vipwire.model.net import Prefix
 
@@ -50,7 +50,7 @@ def validate(config: Config) -> tuple[FieldError, ...]:
 
 def _list_relevant_sections(config: Config) -> tuple[str, ...]:
     """Return the sections of the selected mode; a blank mode reads `iptables`, too."""
-    selected = find_registered(config.proxy_mode).settings.periods if config.proxy_mode in mode_names() else ""
+    selected = find_registered(config.proxy_mode).settings.periods if config.proxy_mode in list_mode_names() else ""
     return tuple(name for name in _OF_MODES if name == selected or (name == "iptables" and not config.mode))
 
 

@@ -36,9 +36,9 @@ _FILE: Final = re.compile(r"(?:proxy|changes|announced)-(.+?)\.(?:jsonl?(?:\.new
 _BY_COOKIE: Final = re.compile(r"([0-9a-f]{8})-\d+")
 
 
-def state_file(state_dir: str, what: str, suffix: str, namespace: str = "") -> Path:
+def build_state_path(state_dir: str, what: str, suffix: str, namespace: str = "") -> Path:
     """Return the path of a namespace's file in the state directory; of this thread's by default."""
-    return Path(state_dir) / f"{what}-{namespace or _network_namespace()}.{suffix}"
+    return Path(state_dir) / f"{what}-{namespace or _name_network_namespace()}.{suffix}"
 
 
 def remove_files_of_gone_namespaces(folder: Path, own: Path) -> None:
@@ -87,7 +87,7 @@ def _remove_files(paths: list[Path]) -> None:
             path.unlink()
 
 
-def _network_namespace() -> str:
+def _name_network_namespace() -> str:
     """Return a name of this thread's network namespace that is unique until the machine stops.
 
     The kernel reuses inode numbers of namespaces, but not cookies (socket(7), Linux 5.14).
@@ -101,26 +101,26 @@ def _network_namespace() -> str:
     return f"{boot}-{cookie}" if boot else _read_netns_inode()
 
 
-def boot_id() -> str:
+def read_boot_id() -> str:
     """Return the id of this boot of the machine. Raise OSError."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def netns_inode() -> int:
+def read_netns_inode() -> int:
     """Return the inode number of this thread's network namespace. Raise OSError."""
     return os.stat("/proc/thread-self/ns/net").st_ino  # noqa: PTH116 - a name below /proc
 
 
 def _read_boot_id() -> str:
     try:
-        return boot_id().partition("-")[0]
+        return read_boot_id().partition("-")[0]
     except OSError:
         return ""
 
 
 def _read_netns_inode() -> str:
     try:
-        return str(netns_inode())
+        return str(read_netns_inode())
     except OSError:
         return "unknown"
 

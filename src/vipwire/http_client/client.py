@@ -98,7 +98,7 @@ class Client:
         wire = kept.pop() if kept else await _connect(server)
         answer = wire.send(request)
         try:
-            await answer.head()
+            await answer.read_head()
         except HttpError:
             wire.close()
             if wire.used > 1 and again and not answer.begun:
@@ -209,7 +209,7 @@ async def _open_tunnel(wire: Wire, proxy: SplitResult, parts: SplitResult) -> No
     answer = wire.send(_encode_head("CONNECT", target, {"Host": target, **_proxy_authorization(proxy)}))
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT):
-            await answer.head()
+            await answer.read_head()
     except BaseException:
         wire.close()
         raise

@@ -98,7 +98,7 @@ class Wire(asyncio.Protocol):
     def keeps_open(self) -> bool:
         return bool(self._parser.should_keep_alive())
 
-    def status(self) -> int:
+    def read_status(self) -> int:
         return int(self._parser.get_status_code())
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class Response:
         self._take: Callable[[bytes], bool] | None = None
         self._enough = False
 
-    async def head(self) -> None:
+    async def read_head(self) -> None:
         while not self._headed:
             await self._wait_for_data()
 
@@ -149,7 +149,7 @@ class Response:
         """
         read = bytearray()
         async with contextlib.AsyncExitStack() as stack:
-            async for piece in self.pieces():
+            async for piece in self.read_pieces():
                 read += piece
                 if len(read) > most:
                     raise HttpError(f"the answer is longer than {most >> 20} MiB")
@@ -161,13 +161,13 @@ class Response:
     async def read_at_most(self, size: int) -> bytes:
         """Read the first bytes of the body, at most `size`."""
         read = bytearray()
-        async for piece in self.pieces():
+        async for piece in self.read_pieces():
             read += piece
             if len(read) >= size:
                 break
         return bytes(read[:size])
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def read_pieces(self) -> AsyncIterator[bytes]:
         while True:
             while self._pieces:
                 for read in self._decompress(self._read_piece()):
@@ -275,7 +275,7 @@ class Response:
 
     def on_headers_complete(self) -> None:
         """Complete the head, unless the answer is an interim one."""
-        self.status = self._wire.status()
+        self.status = self._wire.read_status()
         if self.status < HTTPStatus.OK:
             return
         self.until_close = self.status not in _WITHOUT_BODY and not (

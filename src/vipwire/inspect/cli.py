@@ -44,12 +44,17 @@ from vipwire.inspect.node.silence import OBJECTS, Silences, format_silences
 from vipwire.inspect.node.situation import Situation, observe_situation, open_kernel
 from vipwire.inspect.node.source import follow_source, make_source, read_objects
 from vipwire.inspect.status.counts import read_observed_counts
-from vipwire.inspect.status.document import Document, proxy_document, status_document, unread_document
-from vipwire.inspect.status.tables import status_view
+from vipwire.inspect.status.document import (
+    Document,
+    build_proxy_document,
+    build_status_document,
+    build_unread_document,
+)
+from vipwire.inspect.status.tables import build_status_view
 from vipwire.linux.netlink.conntrack import Flow
 from vipwire.model.net import Family
 from vipwire.modes.inspection import inspection_of
-from vipwire.modes.registry import selected_mode
+from vipwire.modes.registry import find_selected_mode
 from vipwire.plan.resolve import Packet
 from vipwire.terminal.output import FAILED, print_error, print_warning
 
@@ -100,7 +105,7 @@ class OutputOptions:
         show.print_view(made, self.output, partial(_lay_out_with_silences, view), soft_wrap=self.as_it_is)
 
 
-def _service_command(
+def _build_service_command(
     output: Callable[[Callable[..., None]], Callable[..., None]], kind: type[LookCommand] = LookCommand
 ) -> Callable[[Callable[..., None]], click.Command]:
     """Make a command about Services with the options SERVICE, -n, -A, -o, -w and --interval."""
@@ -127,7 +132,7 @@ def _service_command(
     return made
 
 
-@_service_command(SERVICES_OUTPUT)
+@_build_service_command(SERVICES_OUTPUT)
 def status(scope: OutputOptions) -> None:
     """Show Services: their addresses, how many endpoints are in use, and whether the kernel agrees.
 
@@ -140,14 +145,14 @@ def status(scope: OutputOptions) -> None:
     def document(situation: Situation) -> Document:
         found = find_services(situation.store.services, scope.services)
         counted = read_observed_counts(situation, (each.name for each in found))
-        standing = inspection_of(selected_mode(scope.config)).standing(scope.config)
+        standing = inspection_of(find_selected_mode(scope.config)).standing(scope.config)
         earlier = find_earlier_chains(scope.config, (side.family for side in situation.sides))
-        return status_document(situation, found, counted, proxy_document(scope.config), standing, earlier)
+        return build_status_document(situation, found, counted, build_proxy_document(scope.config), standing, earlier)
 
     scope.show(
         document,
-        lambda made: status_view(made, wide=scope.output == "wide", details=scope.details),
-        lambda error: unread_document(scope.config, error),
+        lambda made: build_status_view(made, wide=scope.output == "wide", details=scope.details),
+        lambda error: build_unread_document(scope.config, error),
     )
 
 
@@ -180,10 +185,10 @@ def _print_changes(
             if scope.output in ("json", "yaml", "name"):
                 scope.print(made, view)
             elif live.console.is_terminal:
-                live.update(_lay_out_with_silences(view, show.visible_document(made)), refresh=True)
+                live.update(_lay_out_with_silences(view, show.escape_document(made)), refresh=True)
             else:
                 live.console.print(time.strftime("%H:%M:%S"))
-                laid_out = _lay_out_with_silences(view, show.visible_document(made))
+                laid_out = _lay_out_with_silences(view, show.escape_document(made))
                 show.write_view(live.console, laid_out, soft_wrap=scope.as_it_is)
 
         try:
@@ -192,7 +197,7 @@ def _print_changes(
             return
 
 
-@_service_command(SERVICES_OUTPUT)
+@_build_service_command(SERVICES_OUTPUT)
 def plan(scope: OutputOptions) -> None:
     """Show the plan of each Service: frontends, their endpoints, masquerading, refused and dropped packets, reasons.
 
@@ -205,7 +210,7 @@ def plan(scope: OutputOptions) -> None:
     scope.show(document, decisions.plan_view)
 
 
-@_service_command(NAMED_OUTPUT, CompareCommand)
+@_build_service_command(NAMED_OUTPUT, CompareCommand)
 @click.option("--family", type=click.Choice(["ipv4", "ipv6"]), help="Show this family only.")
 def diff(scope: OutputOptions, family: str | None) -> None:
     """Show what a sync would change in the kernel, without changing it.
@@ -224,14 +229,14 @@ def diff(scope: OutputOptions, family: str | None) -> None:
         return dict(made)
 
     if scope.watch or scope.output in ("json", "yaml", "name"):
-        scope.show(document, _script_view)
+        scope.show(document, _build_script_view)
     else:
-        _print_script(show.visible_document(document(_read_situation(scope.config))))
+        _print_script(show.escape_document(document(_read_situation(scope.config))))
     sys.exit(difference.choose_diff_exit_status(made) if made else 0)
 
 
-def _script_view(document: Document) -> Text:
-    lines = [line for family in document["families"] for line in difference.script_lines(family)]
+def _build_script_view(document: Document) -> Text:
+    lines = [line for family in document["families"] for line in difference.write_script_lines(family)]
     if difference.choose_diff_exit_status(document) == 0:
         lines.append("# nothing would change")
     text = Text.assemble(*((f"{line}\n", _choose_line_style(line)) for line in lines))
@@ -242,7 +247,7 @@ def _script_view(document: Document) -> Text:
 def _print_script(document: Document) -> None:
     console = show.build_console()
     for family in document["families"]:
-        for line in difference.script_lines(family):
+        for line in difference.write_script_lines(family):
             console.print(line, style=_choose_line_style(line), markup=False, soft_wrap=True)
     changes = sum(
         sum(family[what] or 0 for what in ("missing", "different", "surplus")) for family in document["families"]

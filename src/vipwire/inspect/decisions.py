@@ -9,7 +9,7 @@ from rich.tree import Tree
 from vipwire.inspect.command.show import colour_word, format_count, format_endpoint_document, format_service
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
-from vipwire.inspect.status.document import Document, format_share, service_document
+from vipwire.inspect.status.document import Document, build_service_document, format_share
 from vipwire.model.net import format_address
 from vipwire.model.service import Service
 from vipwire.plan.node import PodBridge, PodInterfaces, PodPrefixes
@@ -25,18 +25,18 @@ _BEHIND_THE_FAMILY = len("  IPv4: ")
 
 
 def plan_document(situation: Situation, services: list[Service]) -> Document:
-    documents = [service_document(situation, service) for service in services]
+    documents = [build_service_document(situation, service) for service in services]
     for document in documents:
         document.pop("kernel")
     return {
         "kind": "Plan",
         "node": situation.node_name,
-        "families": [_node_document(side) for side in situation.sides],
+        "families": [_build_node_document(side) for side in situation.sides],
         "services": documents,
     }
 
 
-def _node_document(side: FamilyView) -> Document:
+def _build_node_document(side: FamilyView) -> Document:
     node = side.node
     return {
         "family": side.family.value,

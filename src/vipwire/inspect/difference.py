@@ -5,7 +5,7 @@ from typing import Any
 
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
-from vipwire.inspect.status.document import Document, family_document
+from vipwire.inspect.status.document import Document, build_family_document
 from vipwire.model.net import Family
 from vipwire.model.service import Service
 from vipwire.reconcile.delta import Delta
@@ -24,16 +24,16 @@ def diff_document(
 
 
 def _build_family_document(side: FamilyView, services: list[Service] | None) -> Document:
-    document = family_document(side)
+    document = build_family_document(side)
     delta = side.delta
     if delta is None or side.mode is None:
         return document | {"tool": "", "script": [], "objects": []}
     if services is not None:
-        delta = FamilyView.within(delta, _collect_keys_of_services(side, services))
+        delta = FamilyView.restrict_delta(delta, _collect_keys_of_services(side, services))
         document |= {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
     taker = side.explainer.tool if side.explainer is not None else ""
     objects = [side.mode.describe(key) for keys in (delta.added, delta.changed, delta.removed) for key in keys]
-    removal = side.explainer.commands_to_remove_foreign() if side.explainer is not None and side.remains else ()
+    removal = side.explainer.write_removal_of_foreign() if side.explainer is not None and side.remains else ()
     lines = [*removal, *write_script(side, delta)] if delta else []
     return document | {"tool": taker, "script": lines, "objects": objects}
 
@@ -46,13 +46,13 @@ def _collect_keys_of_services(side: FamilyView, services: Iterable[Service]) -> 
 def write_script(side: FamilyView, delta: Delta[Any, Any]) -> list[str]:
     """Write a difference as the mode's tool reads it, or in words if there is no such tool."""
     if side.explainer is not None:
-        return list(side.explainer.script(delta))
+        return list(side.explainer.write_script(delta))
     describe = side.mode.describe if side.mode is not None else str
     words = (("add", delta.added), ("change", delta.changed), ("delete", delta.removed))
     return [f"{verb} {describe(key)}" for verb, keys in words for key in keys]
 
 
-def script_lines(family: Document) -> Iterator[str]:
+def write_script_lines(family: Document) -> Iterator[str]:
     """Write one family as its tool reads it: every line that is not a command is a comment."""
     if family.get("reason"):
         yield from _write_comment(f"{family['family']}: {family['reason']}")

@@ -29,7 +29,7 @@ from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, AddressPort, Protocol, format_address, format_endpoint, parse_address
 from vipwire.model.node import Drain
 from vipwire.model.text import port_number
-from vipwire.modes.registry import selected_mode
+from vipwire.modes.registry import find_selected_mode
 from vipwire.plan.plan import Forward
 from vipwire.proxy_daemon.drains import (
     DrainOrder,
@@ -211,7 +211,7 @@ def _wait_until_closed(config: Config, store: Store, wanted: Drain, until: float
             if left != last:
                 last = left
                 progress = {"kind": "DrainProgress", "endpoint": str(wanted), "connections": left}
-                show.print_view(progress, output, connections_view, soft_wrap=True)
+                show.print_view(progress, output, build_connections_view, soft_wrap=True)
             if left["open"] == 0 and quiet:
                 return True
             quiet = left["open"] == 0  # a handshake may be under way: look once more
@@ -241,7 +241,7 @@ def _format_moment(moment: float | None) -> str | None:
 
 
 def _print_result(document: Document, output: str) -> None:
-    show.print_view(document, output, drain_view, soft_wrap=True)
+    show.print_view(document, output, build_drain_view, soft_wrap=True)
     if document["kernel"] is False:
         print_warning(
             f"the kernel still has the endpoint after {PATIENCE:g} seconds: check that `vipwire proxy` runs here, "
@@ -337,15 +337,15 @@ def count_drained_connections(situation: Situation, drain: Drain) -> DrainedConn
 
 
 def _leads_to_drained(situation: Situation, frontends: Frontends, flow: Flow, drain: Drain) -> bool:
-    if selected_mode(situation.config).direct and flow.destination == flow.reply_source == drain.address:
+    if find_selected_mode(situation.config).direct and flow.destination == flow.reply_source == drain.address:
         return drain.port in (None, flow.destination_port)  # conntrack does not record the Service
-    if selected_mode(situation.config).relays:  # in this mode the proxy itself is the endpoint's client
+    if find_selected_mode(situation.config).relays:  # in this mode the proxy itself is the endpoint's client
         there, ours = (flow.destination, flow.destination_port), flow.source in situation.own_addresses
     else:
         there, ours = (flow.reply_source, flow.reply_source_port), flow.destination != flow.reply_source
     if not ours or there[0] != drain.address or drain.port not in (None, there[1]):
         return False
-    if drain.service is None or selected_mode(situation.config).relays:
+    if drain.service is None or find_selected_mode(situation.config).relays:
         return True
     name = frontends.name(flow)
     return name is not None and name.service == drain.service
@@ -354,13 +354,13 @@ def _leads_to_drained(situation: Situation, frontends: Frontends, flow: Flow, dr
 def is_in_kernel(situation: Situation, names: Iterable[ObjectName]) -> bool | None:
     """Report whether the kernel holds the plan of these Services; None if the kernel cannot be read."""
     wanted = list(names)
-    drifts = [side.drift(name) for side in situation.sides for name in wanted]
+    drifts = [side.compute_drift(name) for side in situation.sides for name in wanted]
     if any(drift is None for drift in drifts):
         return None
     return not any(drifts)
 
 
-def drain_view(document: Document) -> RenderableType:
+def build_drain_view(document: Document) -> RenderableType:
     names = ", ".join(document["services"]) or "no Service"
     what = "drained" if document["drained"] else "used again"
     until = f" until {document['until']}" if document["until"] else ""
@@ -368,11 +368,11 @@ def drain_view(document: Document) -> RenderableType:
     text = Text(f"{document['endpoint']} is {what} on {document['node']}{until}: {names}\nkernel: ")
     text.append_text(show.colour_word(kernel))
     if document["drained"] and document["connections"] is not None:
-        text.append("\n").append_text(connections_view(document))
+        text.append("\n").append_text(build_connections_view(document))
     return text
 
 
-def connections_view(document: Document) -> Text:
+def build_connections_view(document: Document) -> Text:
     left: dict[str, Any] = document["connections"]
     closing = f" ({left['closing']} more are just opening or closing)" if left["closing"] else ""
     return Text(f"{left['open'] or 'no'} connection{'s' * (left['open'] != 1)} left{closing}")
@@ -383,7 +383,7 @@ def list_view(document: Document) -> RenderableType:
         return Text(f"no endpoint is drained on {document['node']}")
     rows = []
     for each in document["drained"]:
-        left = "unknown" if each["connections"] is None else connections_view(each).plain
+        left = "unknown" if each["connections"] is None else build_connections_view(each).plain
         served = "\n".join(each["services"]) or "no endpoint has it any more"
         until = each["until"] or "undone"
         rows.append([each["endpoint"], each["service"] or "all", served, each["since"], until, left])

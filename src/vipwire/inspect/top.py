@@ -26,7 +26,7 @@ from vipwire.inspect.node.silence import format_silences
 from vipwire.inspect.node.situation import open_kernel
 from vipwire.inspect.status.counts import read_counts
 from vipwire.inspect.status.document import Document
-from vipwire.inspect.trace import endpoint_of
+from vipwire.inspect.trace import find_endpoint
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange
 from vipwire.model.net import format_endpoint
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
@@ -74,7 +74,7 @@ class Rates:
 
     def _find_row_of_flow(self, flow: Flow) -> _Row | None:
         name = self._frontends.name(flow)
-        return None if name is None else (str(name), endpoint_of(flow) or "not translated")
+        return None if name is None else (str(name), find_endpoint(flow) or "not translated")
 
     def build_document(self, now: float, flows: Iterable[Flow]) -> Document:
         """Describe the rates of the window before `now`, with the connections tracked at `now`."""
@@ -146,7 +146,7 @@ def _count_new_connections(row: Document) -> float:
     return max(float(row["newPerSecond"]), row.get("countedPerSecond") or 0.0)
 
 
-def top_view(document: Document, most: int) -> RenderableType:
+def build_top_view(document: Document, most: int) -> RenderableType:
     """Lay out a line for each Service port, with its endpoints below."""
     rows: list[list[str | Text]] = []
     services: dict[str, list[Document]] = {}
@@ -246,7 +246,7 @@ def top(
                     show.print_item(document, output)
                     continue
                 rows = max(live.console.height - 4, 10) if live.console.is_terminal else 10_000
-                view = top_view(show.visible_document(document), rows)
+                view = build_top_view(show.escape_document(document), rows)
                 if live.console.is_terminal:
                     live.update(view, refresh=True)
                 else:

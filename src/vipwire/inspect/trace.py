@@ -54,7 +54,7 @@ class Tracer:
             return None
         if self._only and self._only != (flow.destination, flow.destination_port, flow.protocol):
             return None
-        endpoint = endpoint_of(flow)
+        endpoint = find_endpoint(flow)
         document: Document = {
             "time": datetime.fromtimestamp(notification.when, UTC).isoformat(timespec="milliseconds"),
             "event": notification.event.change.value,
@@ -88,7 +88,7 @@ class Tracer:
         }
 
 
-def endpoint_of(flow: Flow) -> str | None:
+def find_endpoint(flow: Flow) -> str | None:
     """Return a connection's endpoint; None if the kernel did not translate the destination."""
     if (flow.reply_source, flow.reply_source_port) == (flow.destination, flow.destination_port):
         return None
@@ -99,7 +99,7 @@ BEHIND_THE_TIME: Final = len("00:00:00.000 ended ")
 """Columns before an event's text; further lines begin there on a narrow terminal."""
 
 
-def event_view(document: Document) -> Text:
+def build_event_view(document: Document) -> Text:
     ended = document["event"] == FlowChange.DESTROYED.value
     said = f" after {document['seconds']} s" if ended and document.get("seconds") is not None else ""
     silent = " never answered" if ended and not document["answered"] else ""
@@ -114,7 +114,7 @@ def event_view(document: Document) -> Text:
     )
 
 
-def summary_view(summary: Document) -> RenderableType:
+def build_summary_view(summary: Document) -> RenderableType:
     rows = [
         [each["service"], each["endpoint"], str(each["connections"]), format_share(Fraction(each["share"]))]
         for each in summary["endpoints"]
@@ -178,11 +178,11 @@ def _print_event(document: Document, output: str) -> None:
     if output not in ("table", "wide"):
         show.print_item(document, output)
         return
-    shown, screen = show.visible_document(document), show.build_console()
+    shown, screen = show.escape_document(document), show.build_console()
     if document.get("kind") == "TraceSummary":
-        show.write_view(screen, summary_view(shown))
+        show.write_view(screen, build_summary_view(shown))
         return
-    line = event_view(shown)
+    line = build_event_view(shown)
     if screen.is_terminal:
         show.write_view(screen, Prose(line, hanging=BEHIND_THE_TIME))
     else:

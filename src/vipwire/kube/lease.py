@@ -15,33 +15,33 @@ from vipwire.model.value import Value
 Lease: TypeAlias = dict[str, Any]
 
 
-def new_lease(name: str, holder: str, seconds: int, now: datetime) -> Lease:
+def build_lease(name: str, holder: str, seconds: int, now: datetime) -> Lease:
     """Build a Lease that a holder has just acquired."""
     spec = {"holderIdentity": holder, "leaseDurationSeconds": seconds, "leaseTransitions": 0}
     written = format_micro_time(now)
     return {"metadata": {"name": name}, "spec": spec | {"acquireTime": written, "renewTime": written}}
 
 
-def with_holder(lease: Lease, holder: str, seconds: int, now: datetime) -> Lease:
+def set_holder(lease: Lease, holder: str, seconds: int, now: datetime) -> Lease:
     """Return the Lease as a holder acquires or renews it; "" releases it."""
     before, written = lease.get("spec") or {}, format_micro_time(now)
     spec = before | {"holderIdentity": holder, "leaseDurationSeconds": seconds, "renewTime": written}
-    if holder_of(lease) != holder:
+    if find_holder(lease) != holder:
         spec |= {"acquireTime": written, "leaseTransitions": (before.get("leaseTransitions") or 0) + bool(holder)}
     return lease | {"spec": spec}
 
 
-def without_holder(lease: Lease, now: datetime) -> Lease:
+def remove_holder(lease: Lease, now: datetime) -> Lease:
     """Return the Lease without a holder, so that another holder need not wait."""
-    return with_holder(lease, "", 1, now)
+    return set_holder(lease, "", 1, now)
 
 
-def holder_of(lease: Mapping[str, Any]) -> str:
+def find_holder(lease: Mapping[str, Any]) -> str:
     """Return a Lease's holder; "" if released."""
     return str((lease.get("spec") or {}).get("holderIdentity") or "")
 
 
-def duration_of(lease: Mapping[str, Any], otherwise: float) -> float:
+def find_duration(lease: Mapping[str, Any], otherwise: float) -> float:
     """Return the seconds until an unrenewed Lease expires; `otherwise` if the Lease has no duration."""
     seconds = (lease.get("spec") or {}).get("leaseDurationSeconds")
     return float(seconds) if isinstance(seconds, int) and seconds > 0 else otherwise
@@ -62,7 +62,7 @@ class LeaseObserver:
         if name not in self._seen or seen != version:
             self._seen[name] = version, now
             since = now
-        return max(since + duration_of(lease, self._otherwise) - now, 0.0) if holder_of(lease) else 0.0
+        return max(since + find_duration(lease, self._otherwise) - now, 0.0) if find_holder(lease) else 0.0
 
 
 class LeaseHeldError(Exception):
@@ -99,9 +99,9 @@ async def acquire_or_renew(
 
     def edit(value: Lease) -> Lease:
         left = observer.seconds_left(request.name, value, clock())
-        if left and holder_of(value) != request.holder:
+        if left and find_holder(value) != request.holder:
             raise LeaseHeldError
-        return with_holder(value, request.holder, request.seconds, now())
+        return set_holder(value, request.holder, request.seconds, now())
 
     try:
         await lease.update(edit)
@@ -117,7 +117,7 @@ async def acquire_or_renew(
 
 
 def _new_lease(request: LeaseRequest, now: datetime) -> Lease:
-    value = new_lease(request.name, request.holder, request.seconds, now)
+    value = build_lease(request.name, request.holder, request.seconds, now)
     value["metadata"] |= {"labels": dict(request.labels)} if request.labels else {}
     value["spec"]["leaseTransitions"] = request.transitions
     return value
@@ -127,8 +127,8 @@ async def release(lease: LeaseObject, holder: str, now: Callable[[], datetime]) 
     """Release a Lease. Raise LeaseHeldError if it is another's, ApiError if it cannot be written."""
 
     def edit(value: Lease) -> Lease:
-        if holder_of(value) != holder:
+        if find_holder(value) != holder:
             raise LeaseHeldError
-        return without_holder(value, now())
+        return remove_holder(value, now())
 
     await lease.update(edit)

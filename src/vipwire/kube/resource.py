@@ -92,13 +92,13 @@ class ObjectReader(Generic[K, T]):
             return ReadObject(None, None, problems=problems)
         return ReadObject(_name(converted, meta), converted, meta.resource_version or "", problems)
 
-    def listed(self, values: Iterable[tuple[str, bytes]]) -> Listed[K, T]:
+    def build_listed_event(self, values: Iterable[tuple[str, bytes]]) -> Listed[K, T]:
         """Build the event with all objects of the kind, from each one's place and bytes."""
         readings = [self.read(value, place) for place, value in values]
         found = tuple(reading.object for reading in readings if reading.object is not None)
         return Listed(self.resource.kind, found, tuple(problem for each in readings for problem in each.problems))
 
-    def changed(self, name: ObjectName, value: bytes) -> Upserted[T] | Deleted[K]:
+    def build_change_event(self, name: ObjectName, value: bytes) -> Upserted[T] | Deleted[K]:
         """Build the event of a new or changed object: a deletion if the object is to be ignored."""
         reading = self.read(value, name.name)
         if reading.object is not None:

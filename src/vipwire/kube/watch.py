@@ -156,9 +156,9 @@ class ResourceWatch(Generic[K, T]):
             if reading.name is not None and reading.object is not None:
                 self._found[reading.name] = reading.object
         self._token = meta.continue_token or ""
-        return [] if self._token else [self._list_event(meta.resource_version, now)]
+        return [] if self._token else [self._build_listed_event(meta.resource_version, now)]
 
-    def _list_event(self, version: str, now: float) -> Listed[K, T]:
+    def _build_listed_event(self, version: str, now: float) -> Listed[K, T]:
         event = Listed(self.resource.kind, tuple(self._found.values()), tuple(self._problems))
         self._known = set(self._found)
         self._restart()

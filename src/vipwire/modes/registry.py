@@ -4,11 +4,11 @@ from functools import cache
 from importlib import import_module
 
 from vipwire.config.configuration import Config
-from vipwire.config.modes import find_registered, mode_names
+from vipwire.config.modes import find_registered, list_mode_names
 from vipwire.modes.spec import Driver, ModeSpec
 
 
-def spec_of(name: str) -> ModeSpec:
+def find_spec(name: str) -> ModeSpec:
     """Return a mode's ModeSpec. Raise KeyError for a mode that is not registered."""
     found = find_registered(name)
     if not isinstance(found, ModeSpec):
@@ -16,17 +16,17 @@ def spec_of(name: str) -> ModeSpec:
     return found
 
 
-def selected_mode(config: Config) -> ModeSpec:
-    return spec_of(config.proxy_mode)
+def find_selected_mode(config: Config) -> ModeSpec:
+    return find_spec(config.proxy_mode)
 
 
 def list_specs() -> tuple[ModeSpec, ...]:
     """Return all modes, the default first."""
-    return tuple(map(spec_of, mode_names()))
+    return tuple(map(find_spec, list_mode_names()))
 
 
 @cache
-def driver_of(spec: ModeSpec) -> Driver:
+def load_driver(spec: ModeSpec) -> Driver:
     found = import_module(spec.driver).DRIVER
     if not isinstance(found, Driver):
         raise TypeError(f"DRIVER of {spec.driver} is not a Driver")

@@ -42,7 +42,7 @@ class Supposed(Protocol):
 class Mode(Backend[Any, Any], Protocol):
     """A running mode for one family. Every mode implements all of this; `reconcile.backend` has optional parts."""
 
-    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+    def find_shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List the wishes of a Service that this mode cannot fulfil, with the substitute. Pure."""
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
@@ -126,19 +126,19 @@ class Remains:
     vipwire asks again while a leftover waits. A mode overrides what it has to do.
     """
 
-    def before_rules(self) -> RemovalResult:
+    def remove_before_rules(self) -> RemovalResult:
         """Find leftovers, and remove those that must go before other modes' rules.
 
         Raise CommitError, OSError or UnsupportedError if the kernel refuses.
         """
         return RemovalResult()
 
-    def held(self) -> "frozenset[ChainName]":
-        """Return the chains of this mode that must stay while the leftovers of `before_rules` are in use."""
+    def list_held_chains(self) -> "frozenset[ChainName]":
+        """Return the chains of this mode that must stay while the leftovers of `remove_before_rules` are in use."""
         return frozenset()
 
-    def after_rules(self) -> RemovalResult:
-        """Remove the leftovers that can go after the rules. Raise the errors of `before_rules`."""
+    def remove_after_rules(self) -> RemovalResult:
+        """Remove the leftovers that can go after the rules. Raise the errors of `remove_before_rules`."""
         return RemovalResult()
 
 
@@ -240,7 +240,7 @@ def clean_by(build: ModeBuilder) -> Cleaners:
 class Others(Protocol):
     """The other modes on this node, for a mode that starts."""
 
-    def translating(self) -> frozenset[ModeSpec]:
+    def find_translating(self) -> frozenset[ModeSpec]:
         """Return the modes that translate now. Raise CommitError or OSError if unknown."""
 
     def disarm(self) -> None:

@@ -134,7 +134,7 @@ class Claims:
         for port in ports[bisect.bisect_left(ports, key.first) : bisect.bisect_right(ports, key.last)]:
             yield from self._claimants.get(FrontendKey(key.address, key.protocol, port), ())
 
-    def holder(self, name: ObjectName, key: FrontendKey | RangeKey) -> ObjectName | None:
+    def find_holder(self, name: ObjectName, key: FrontendKey | RangeKey) -> ObjectName | None:
         """Return the other Service that holds a key which `name` claims; None if `name` holds it."""
         if self._api_servers and name != KUBERNETES and self._is_api_server(key):
             return KUBERNETES
@@ -162,7 +162,7 @@ class Claims:
         return self._owners[address][0].name == name
 
     def find_contested(self, places: Iterable[FrontendKey]) -> Iterator[FrontendKey]:
-        """Yield those of `places` that a Service claims by address or in a range."""
+        """Yield those of `list_places` that a Service claims by address or in a range."""
         for place in places:
             address, protocol, port = place
             if place in self._claimants or (
@@ -171,14 +171,14 @@ class Claims:
                 yield place
 
     def find_claimed(self, places: Iterable[FrontendKey]) -> Iterator[FrontendKey]:
-        """Yield those of `places` that a Service claims by address or as a node port."""
+        """Yield those of `list_places` that a Service claims by address or as a node port."""
         for place in places:
             if any(self.find_contested((place,))) or (
                 place.address in self._node and place._replace(address=None) in self._claimants
             ):
                 yield place
 
-    def places(self, name: ObjectName) -> Iterator[FrontendKey]:
+    def list_places(self, name: ObjectName) -> Iterator[FrontendKey]:
         """Yield each place that a Service claims, its node ports at each address of this node."""
         claim = self._of.get(name)
         for key in claim.keys if claim is not None else ():

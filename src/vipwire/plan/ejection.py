@@ -70,10 +70,10 @@ class EjectionPolicy(Value, frozen=True):
     seconds: float = 30.0
     percent: int = 50
 
-    def most(self, endpoints: int) -> int:
+    def compute_most_ejected(self, endpoints: int) -> int:
         return min(max(1, endpoints * self.percent // 100), endpoints - 1)
 
-    def time(self, earlier: int) -> float:
+    def compute_duration(self, earlier: int) -> float:
         """Return the seconds of an ejection after `earlier` ones."""
         longest = max(self.seconds, LONGEST_SECONDS)
         return min(self.seconds * 2.0 ** min(earlier, 30), longest)
@@ -106,7 +106,7 @@ class Outliers(Struct):
     endpoints: frozenset[EndpointKey] = frozenset()
     _records: dict[EndpointKey, _Record] = field(default_factory=dict)
 
-    def ejected(self) -> Mapping[EndpointKey, float]:
+    def list_ejected(self) -> Mapping[EndpointKey, float]:
         """Return the ejected endpoints, each with the time of its return."""
         return {key: record.until for key, record in self._records.items() if record.until is not None}
 
@@ -115,7 +115,7 @@ class Outliers(Struct):
         self.endpoints = frozenset(endpoints)
         for gone in self._records.keys() - self.endpoints:
             del self._records[gone]
-        out = sorted(self.ejected().items(), key=lambda item: item[1])
+        out = sorted(self.list_ejected().items(), key=lambda item: item[1])
         back = [key for key, _ in out[: max(0, len(out) - max(0, len(self.endpoints) - 1))]]
         for key in back:
             self._readmit(key, now)
@@ -142,21 +142,21 @@ class Outliers(Struct):
         record.since = now
         if not self._is_outlier(record):
             return None
-        seconds = self.policy.time(record.ejections)
+        seconds = self.policy.compute_duration(record.ejections)
         record.until, record.ejections, record.trial = now + seconds, record.ejections + 1, False
         return seconds
 
     def _is_outlier(self, record: _Record) -> bool:
         enough = record.failures >= (1 if record.trial else self.policy.after)
-        return enough and len(self.ejected()) < self.policy.most(len(self.endpoints))
+        return enough and len(self.list_ejected()) < self.policy.compute_most_ejected(len(self.endpoints))
 
-    def failures(self, key: EndpointKey) -> int:
+    def count_failures(self, key: EndpointKey) -> int:
         record = self._records.get(key)
         return record.failures if record is not None else 0
 
     def bring_back(self, now: float) -> list[EndpointKey]:
         """Bring back endpoints whose ejection is over, each on trial; return them."""
-        back = [key for key, until in self.ejected().items() if until <= now]
+        back = [key for key, until in self.list_ejected().items() if until <= now]
         for key in back:
             self._readmit(key, now)
         return back
@@ -203,7 +203,7 @@ class Ejections:
                 outliers = self._services[port.service][port]
                 if (seconds := outliers.take_tally(key, tally, now)) is not None:
                     self._out[port, key] = now + seconds
-                    self.notes.append(EjectionNote(port, key, seconds, outliers.failures(key), tally.last))
+                    self.notes.append(EjectionNote(port, key, seconds, outliers.count_failures(key), tally.last))
                     changed.add(port.service)
         return changed
 
@@ -226,15 +226,15 @@ class Ejections:
             self._services[name] = held
         self._watch_endpoints(before, {port: outliers.endpoints for port, outliers in held.items()})
         self._forget_ports(before, held)
-        return frozenset(key for outliers in held.values() for key in outliers.ejected())
+        return frozenset(key for outliers in held.values() for key in outliers.list_ejected())
 
-    def until(self) -> Mapping[tuple[ServicePortName, EndpointKey], float]:
+    def list_ejections(self) -> Mapping[tuple[ServicePortName, EndpointKey], float]:
         """Return the ejected endpoints and the end of each ejection."""
         return MappingProxyType(self._out)
 
     def _forget_ports(self, ports: Iterable[ServicePortName], held: Mapping[ServicePortName, Outliers]) -> None:
         for port, key in [each for each in self._out if each[0] in set(ports)]:
-            if port not in held or key not in held[port].ejected():
+            if port not in held or key not in held[port].list_ejected():
                 del self._out[port, key]
 
     def _watch_endpoints(

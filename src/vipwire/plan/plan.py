@@ -184,7 +184,7 @@ class ServicePlan(Value, frozen=True):
     contested: tuple[FrontendKey, ...] = ()
 
 
-def endpoint_places(plan: ServicePlan) -> Iterator[FrontendKey]:
+def list_endpoint_places(plan: ServicePlan) -> Iterator[FrontendKey]:
     """Yield the places of endpoints to which this node's sockets may be connected."""
     for frontend in plan.frontends:
         action = frontend.short_circuit or frontend.action
@@ -221,7 +221,7 @@ class Memory(NamedTuple):
         return Memory(self.owner, TrafficPolicy.CLUSTER if local else TrafficPolicy.LOCAL)
 
 
-def sticky_actions(frontend: Frontend) -> Iterator[Forward]:
+def list_sticky_actions(frontend: Frontend) -> Iterator[Forward]:
     for action in (frontend.action, frontend.short_circuit):
         if isinstance(action, Forward) and action.affinity_seconds is not None:
             yield action

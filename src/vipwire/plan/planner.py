@@ -17,7 +17,7 @@ from vipwire.plan.claims import Claimant, Claims
 from vipwire.plan.ejection import EjectionPolicy, Ejections, EndpointKey
 from vipwire.plan.frontends import ejectable_endpoints, list_claimed_keys, plan_service, select_family
 from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import FrontendKey, ServicePlan, endpoint_places
+from vipwire.plan.plan import FrontendKey, ServicePlan, list_endpoint_places
 from vipwire.plan.slow_start import SlowStart
 
 
@@ -31,7 +31,7 @@ class LeadingServices:
         self._at: dict[FrontendKey, frozenset[ObjectName]] = {}
 
     def replace(self, name: ObjectName, old: ServicePlan | None, new: ServicePlan | None) -> None:
-        before, after = (set(endpoint_places(plan)) if plan is not None else set() for plan in (old, new))
+        before, after = (set(list_endpoint_places(plan)) if plan is not None else set() for plan in (old, new))
         alone = frozenset((name,))  # one set for all endpoints saves memory
         for place in before - after:
             if rest := self._at[place] - alone:
@@ -141,13 +141,13 @@ class Planner:
 
     def _find_rivals(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
         """Replace a Service's claims; return the others whose frontends or endpoints may change."""
-        before = set(self._claims.places(name) if self._node.direct else ())
+        before = set(self._claims.list_places(name) if self._node.direct else ())
         try:
             rivals = self._claim_keys(name, service)
         except Exception:  # noqa: BLE001  # the plan says why
             rivals = self._claims.remove(name)
         if self._node.direct:
-            rivals |= self._leading.leading_to(before.symmetric_difference(self._claims.places(name)))
+            rivals |= self._leading.leading_to(before.symmetric_difference(self._claims.list_places(name)))
         return rivals
 
     def _claim_keys(self, name: ObjectName, service: Service | None) -> set[ObjectName]:
@@ -178,7 +178,7 @@ class Planner:
             return None
         asked = read_wishes(service)
         ejected = self._update_ejection(service, slices, asked, now)
-        plan = plan_service(self._node, service, slices, lambda key: self._claims.holder(name, key), ejected)
+        plan = plan_service(self._node, service, slices, lambda key: self._claims.find_holder(name, key), ejected)
         if asked.slow_start is None:
             self._slow_start.forget(name)
         else:
@@ -194,7 +194,7 @@ class Planner:
         places = (key._replace(address=each) for key in node_ports for each in plan.node_port_addresses)
         found = [*self._claims.find_contested(places)]
         if self._node.direct:
-            found += self._claims.find_claimed(endpoint_places(plan))
+            found += self._claims.find_claimed(list_endpoint_places(plan))
         contested = tuple(dict.fromkeys(found))
         return replace(plan, contested=contested) if contested else plan
 

@@ -22,7 +22,7 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from vipwire.errors import ConfigError
-from vipwire.file_io.files import check_owner, hold_lock, make_folders, netns_inode
+from vipwire.file_io.files import check_owner, hold_lock, make_folders, read_netns_inode
 
 VARIABLE: Final = "VIPWIRE_SOCKET_DIR"
 """The environment variable with another folder for the sockets."""
@@ -109,7 +109,7 @@ def _find_socket_folder() -> Path:
 
 
 def _find_socket_file(name: str) -> str:
-    return f"{quote(name, safe='*:')}.{netns_inode()}"
+    return f"{quote(name, safe='*:')}.{read_netns_inode()}"
 
 
 def _make_folder(place: Path) -> None:

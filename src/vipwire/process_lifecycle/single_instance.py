@@ -197,7 +197,7 @@ def claim_names(
 
 def find_holder(name: str) -> Holder | None:
     """Return the process with a name; None if there is none, or it is this process before it replaced itself."""
-    if name in _inherited_sockets():
+    if name in _list_inherited_sockets():
         return None
     try:
         connection = _connect_to_holder(name)
@@ -217,7 +217,7 @@ def build_already_running_error(holder: Holder, *, takeover: bool) -> AlreadyRun
 
 
 def _bind_sockets(names: Iterable[str]) -> dict[str, socket.socket]:
-    inherited = _inherited_sockets()
+    inherited = _list_inherited_sockets()
     os.environ.pop(INHERITED, None)
     found: dict[str, socket.socket] = {}
     with contextlib.ExitStack() as on_error:
@@ -253,7 +253,7 @@ def _bind_socket(name: str) -> socket.socket:
 
 def _end_holder(name: str) -> None:
     try:
-        connection = None if name in _inherited_sockets() else _connect_to_holder(name)
+        connection = None if name in _list_inherited_sockets() else _connect_to_holder(name)
     except OSError:
         return  # `_bind_socket` raises the error
     if connection is None:
@@ -310,7 +310,7 @@ def _read_line(connection: socket.socket) -> bytes:
     return data.strip()
 
 
-def _inherited_sockets() -> dict[str, int]:
+def _list_inherited_sockets() -> dict[str, int]:
     """Return the names, with descriptors, that this process has from before it replaced itself."""
     found: dict[str, int] = {}
     with contextlib.suppress(ValueError, AttributeError):

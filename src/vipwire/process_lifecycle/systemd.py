@@ -28,7 +28,7 @@ def notify(state: str, environ: Mapping[str, str] = os.environ) -> None:
         sender.sendto(state.encode(), address)
 
 
-def watchdog_seconds(environ: Mapping[str, str] = os.environ) -> float:
+def read_watchdog_seconds(environ: Mapping[str, str] = os.environ) -> float:
     """Return the interval at which systemd expects a notification, 0 for never."""
     text = environ.get("WATCHDOG_USEC", "")
     ours = environ.get("WATCHDOG_PID", "") in ("", str(os.getpid()))
@@ -37,7 +37,7 @@ def watchdog_seconds(environ: Mapping[str, str] = os.environ) -> float:
 
 async def keep_alive(environ: Mapping[str, str] = os.environ) -> None:
     """Notify systemd regularly from the event loop, until cancelled."""
-    seconds = watchdog_seconds(environ)
+    seconds = read_watchdog_seconds(environ)
     while seconds:
         notify(_ALIVE, environ)
         await asyncio.sleep(seconds / 3)

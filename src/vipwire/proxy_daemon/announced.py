@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from vipwire.file_io.files import replace_file, state_file
+from vipwire.file_io.files import build_state_path, replace_file
 from vipwire.logging import log
 
 
@@ -25,7 +25,7 @@ _ANNOUNCED_READER = msgspec.json.Decoder(dict[str, AnnouncedAddress])
 
 
 def announced_file(state_dir: str) -> Path:
-    return state_file(state_dir, "announced", "json")
+    return build_state_path(state_dir, "announced", "json")
 
 
 def write_announced(path: Path, addresses: Mapping[str, AnnouncedAddress]) -> None:

@@ -18,7 +18,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.linux.host.kernel import read_capabilities, require_net_admin
 from vipwire.logging import log
 from vipwire.model.net import Family
-from vipwire.modes.registry import driver_of, list_specs, spec_of
+from vipwire.modes.registry import find_spec, list_specs, load_driver
 from vipwire.modes.spec import ModeSpec
 from vipwire.modes.xtables.ownership import ChainRule, Owners, RuleOwner, Tables, count_chains, write_removals
 from vipwire.modes.xtables.save import BUILT_IN, ChainName, Chains, find_rule_target
@@ -81,7 +81,7 @@ def clean_up(families: tuple[Family, ...], *, rules: bool, beside: KubeProxy | N
                 yield Cleaned(name, family, what, "no program can remove this", "install the package iptables")
         return
     kept = frozenset((beside.mode,) if beside.mode else _UNKNOWN)
-    free = [spec for spec in list_specs() if driver_of(spec).owner(Family.IPV4) is None]
+    free = [spec for spec in list_specs() if load_driver(spec).owner(Family.IPV4) is None]
     yield from _clean_everything(families, free, rules=True)
     for family in families:
         yield from _clean_beside(family, kept, beside)
@@ -91,7 +91,7 @@ def clean_up(families: tuple[Family, ...], *, rules: bool, beside: KubeProxy | N
 
 def _clean_everything(families: tuple[Family, ...], specs: Iterable[ModeSpec], *, rules: bool) -> Iterator[Cleaned]:
     for spec in specs:
-        for family, mode in driver_of(spec).cleaners(families, rules=rules):
+        for family, mode in load_driver(spec).cleaners(families, rules=rules):
             with contextlib.closing(mode):
                 if mode.delete():
                     yield Cleaned(spec.name, family)
@@ -100,22 +100,22 @@ def _clean_everything(families: tuple[Family, ...], specs: Iterable[ModeSpec], *
 def _clean_beside(family: Family, kept: frozenset[str], beside: KubeProxy) -> Iterator[Cleaned]:
     """Remove iptables rules, and their helpers, beside a kube-proxy that runs in one of the modes `kept`."""
     known = list_owners(family)
-    running = spec_of(beside.mode) if beside.mode in known else list_specs()[0]
+    running = find_spec(beside.mode) if beside.mode in known else list_specs()[0]
     remains = {
         name: found
         for name in known
-        if name not in kept and (found := driver_of(spec_of(name)).remains(family, running)) is not None
+        if name not in kept and (found := load_driver(find_spec(name)).remains(family, running)) is not None
     }
     held: set[ChainName] = set()
     for each in remains.values():
         with contextlib.suppress(UnsupportedError):
-            each.before_rules()
-            held |= each.held()
+            each.remove_before_rules()
+            held |= each.list_held_chains()
     for tool in list_engines(family):
         yield from _rules(tool, known, kept, frozenset(held), beside)
     for name, each in remains.items():
         with contextlib.suppress(UnsupportedError):
-            result = each.after_rules()
+            result = each.remove_after_rules()
             yield from (Cleaned(name, family, what) for what in result.removed)
             yield from (
                 Cleaned(name, family, what, "still in use: run this command again later") for what in result.waiting
@@ -145,7 +145,7 @@ def _rules(
 def _count(known: Owners, kept: frozenset[str], tables: Tables) -> int:
     return sum(
         any(
-            known[name].owns(table, chain) and not known[name].is_only_vipwires(table, chain)
+            known[name].owns_chain(table, chain) and not known[name].is_only_vipwires(table, chain)
             for name in kept & known.keys()
         )
         for table, chains in tables.items()
@@ -159,24 +159,26 @@ class VipwireOnlyOwner(RuleOwner):
     def __init__(self, owner: RuleOwner) -> None:
         self._owner, self.trial = owner, owner.trial
 
-    def owns(self, table: str, chain: str) -> bool:
+    def owns_chain(self, table: str, chain: str) -> bool:
         return self.is_only_vipwires(table, chain)
 
     def is_only_vipwires(self, table: str, chain: str) -> bool:
         return self._owner.is_only_vipwires(table, chain)
 
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
+    def list_jumps(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
         """Yield the rules that jump to these from chains that stay; kube-proxy did not write them."""
         del kubelet
         for chain, rules in chains.items():
-            if chain in BUILT_IN or self._owner.owns(table, chain):
+            if chain in BUILT_IN or self._owner.owns_chain(table, chain):
                 yield from (
                     ChainRule(chain, rule) for rule in rules if self.is_only_vipwires(table, find_rule_target(rule))
                 )
 
-    def words(self, table: str) -> frozenset[ChainRule]:
+    def list_shared_rules(self, table: str) -> frozenset[ChainRule]:
         return frozenset(
-            link for link in self._owner.words(table) if self.is_only_vipwires(table, find_rule_target(link.rule))
+            link
+            for link in self._owner.list_shared_rules(table)
+            if self.is_only_vipwires(table, find_rule_target(link.rule))
         )
 
 
@@ -186,23 +188,25 @@ class _KubeProxyOwner(RuleOwner):
     def __init__(self, owners: Collection[RuleOwner]) -> None:
         self._owners = owners
 
-    def owns(self, table: str, chain: str) -> bool:
-        return any(owner.owns(table, chain) and not owner.is_only_vipwires(table, chain) for owner in self._owners)
+    def owns_chain(self, table: str, chain: str) -> bool:
+        return any(
+            owner.owns_chain(table, chain) and not owner.is_only_vipwires(table, chain) for owner in self._owners
+        )
 
     def is_only_vipwires(self, table: str, chain: str) -> bool:
         del table, chain
         return False
 
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
-        found = (link for owner in self._owners for link in owner.links(table, chains, kubelet=kubelet))
-        return (link for link in found if self.owns(table, find_rule_target(link.rule)))
+    def list_jumps(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
+        found = (link for owner in self._owners for link in owner.list_jumps(table, chains, kubelet=kubelet))
+        return (link for link in found if self.owns_chain(table, find_rule_target(link.rule)))
 
-    def words(self, table: str) -> frozenset[ChainRule]:
+    def list_shared_rules(self, table: str) -> frozenset[ChainRule]:
         return frozenset(
             link
             for owner in self._owners
-            for link in owner.words(table)
-            if self.owns(table, find_rule_target(link.rule))
+            for link in owner.list_shared_rules(table)
+            if self.owns_chain(table, find_rule_target(link.rule))
         )
 
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from vipwire.errors import ConfigError
 from vipwire.file_io.file_watch import FileWatch
-from vipwire.file_io.files import boot_id, hold_lock, make_folders, replace_file
+from vipwire.file_io.files import hold_lock, make_folders, read_boot_id, replace_file
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.net import format_address, parse_address
@@ -80,7 +80,7 @@ def parse_orders(content: bytes, path: Path) -> tuple[DrainOrder, ...]:
     try:
         document = msgspec.json.decode(content, type=_Document)
         _check_version(document)
-        booted = document.booted if document.boot == boot_id() else boot_time()
+        booted = document.booted if document.boot == read_boot_id() else boot_time()
         return tuple(_parse_order(row, booted) for row in document.drained)
     except (ValueError, RecursionError) as error:
         raise ConfigError(
@@ -112,7 +112,7 @@ def change_orders(
     with hold_lock(os.open(lock, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)):
         orders = tuple(change(read_orders(path)))
         booted = boot_time()
-        document = _Document(_VERSION, tuple(_build_row(order, booted) for order in orders), boot_id(), booted)
+        document = _Document(_VERSION, tuple(_build_row(order, booted) for order in orders), read_boot_id(), booted)
         replace_file(path, msgspec.json.format(msgspec.json.encode(document), indent=1))
     return orders
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from vipwire import __version__
 from vipwire.config.configuration import Config
-from vipwire.config.flags import explicit_flags
+from vipwire.config.flags import list_explicit_flags
 from vipwire.config.gates import KNOWN_GATES
 from vipwire.config.sections import Series
 from vipwire.errors import UnsupportedError, raise_ungrouped
@@ -22,10 +22,10 @@ from vipwire.kube.access.connection import RequestResult
 from vipwire.kube.client import ApiSource, KeptSource
 from vipwire.kube.events import EventRecorder
 from vipwire.kube.proxied import proxy_resources
-from vipwire.linux.host.addresses import AddressWatch, global_addresses
+from vipwire.linux.host.addresses import AddressWatch, select_global_addresses
 from vipwire.logging import log
 from vipwire.model.net import AddressPort, Family, format_address
-from vipwire.modes.registry import driver_of, selected_mode
+from vipwire.modes.registry import find_selected_mode, load_driver
 from vipwire.modes.spec import Mode
 from vipwire.plan.node import NodePlan
 from vipwire.process_lifecycle.event_loop import Stop
@@ -41,7 +41,7 @@ from vipwire.proxy_daemon.serve.service_metrics import ServiceMetrics
 from vipwire.proxy_daemon.servers import ProxyServers, ViewProcess
 from vipwire.proxy_daemon.start.machine import adjust_machine
 from vipwire.proxy_daemon.start.modes import find_mode
-from vipwire.proxy_daemon.start.record import ProxyRecord, Recorder, recorded_facts, recorded_node
+from vipwire.proxy_daemon.start.record import ProxyRecord, Recorder, read_recorded_facts, read_recorded_node
 from vipwire.proxy_daemon.sync.after_sync import EjectionReporter, HealthPorts, StaleFlowDeleter
 from vipwire.proxy_daemon.sync.engine import Engine, Line
 from vipwire.proxy_daemon.sync.node_plan import Known, health_check_prefixes, list_awaited_facts, plan_node
@@ -74,11 +74,11 @@ class Proxy:
                 family,
                 mode,
                 Pacer(sync.min_sync_period, sync.sync_period),
-                wrap_backend(selected_mode(config), family, mode),
+                wrap_backend(find_selected_mode(config), family, mode),
             )
             for family, mode in modes.items()
         ]
-        known_node = recorded_node(config.state_dir, self._node_name)
+        known_node = read_recorded_node(config.state_dir, self._node_name)
         self._engine = Engine(lines, self._node_name, self._make_node_plan, known_node)
         self._health = ProxyHealth(tuple(modes), tuple(kind.value for kind in Kind), sync.sync_period)
         gates = {name: (gate.stage.value, config.gates[name]) for name, gate in KNOWN_GATES.items()}
@@ -89,13 +89,13 @@ class Proxy:
             version=__version__,
             features=gates,
             counted=ServiceMetrics(series, config.counters.limit, reader.read),
-            kernel_counters=driver_of(selected_mode(config)).kernel_counters,
+            kernel_counters=load_driver(find_selected_mode(config)).kernel_counters,
         )
         self.changes_mode = False
         self._api_servers: frozenset[AddressPort] = frozenset()
         self._replan: Callable[[], None] = lambda: None
         self._view = ViewProcess(lambda: self._config)
-        self._handover = Handover(selected_mode(config), modes, self.metrics, self._note_obstruction)
+        self._handover = Handover(find_selected_mode(config), modes, self.metrics, self._note_obstruction)
         self._completed = asyncio.Event()
         """Set once all rules are in the kernel. Until then the old mode's rules serve the missing Services."""
         self.files = FileWatch()
@@ -118,7 +118,7 @@ class Proxy:
         history = History(changes_file(self._config.state_dir))
         reporter = Reporter(self._engine, self.metrics, recorder, self._node_name, history.note_change)
         flows = StaleFlowDeleter(self._addresses, self.metrics)
-        changed, spec = self._recorder.write_soon, selected_mode(self._config)
+        changed, spec = self._recorder.write_soon, find_selected_mode(self._config)
         self._ejections = EjectionReporter(self._engine, self.metrics, reporter, changed, spec)
         with contextlib.closing(flows):
             listeners = ServiceListeners(self._health.healthy, self._list_health_addresses)
@@ -150,12 +150,12 @@ class Proxy:
             __version__,
             self._node_name,
             self._config.proxy_mode,
-            explicit_flags(dataclasses.replace(self._config, explicit=self._config.explicit | {"mode"})),
+            list_explicit_flags(dataclasses.replace(self._config, explicit=self._config.explicit | {"mode"})),
             self._health.last_updated(),
             self._health.failing(),
             self._find_node_problems(),
             self._ejections.current,
-            recorded_facts(self._engine.known_node),
+            read_recorded_facts(self._engine.known_node),
             tuple(sorted((format_address(address), port) for address, port in self._api_servers)),
         )
 
@@ -272,7 +272,7 @@ class Proxy:
         took.observe(answered.seconds)
 
     def _make_node_plan(self, family: Family, store: Store) -> NodePlan:
-        machine, node = global_addresses(self._addresses.addresses), self._engine.known_node
+        machine, node = select_global_addresses(self._addresses.addresses), self._engine.known_node
         self._await_facts(list_awaited_facts(self._config, node))
         drained, known = self._drains.drained, Known(node, self._api_servers)
         return plan_node(self._config, family, self._node_name, store, machine, drained, known)

@@ -12,8 +12,8 @@ from collections.abc import Callable, Hashable
 
 from vipwire import __version__
 from vipwire.config.configuration import Config
-from vipwire.config.file import config_document
-from vipwire.config.flags import explicit_flags, flag_values
+from vipwire.config.file import build_config_document
+from vipwire.config.flags import list_explicit_flags, list_flag_values
 from vipwire.errors import VipwireError
 from vipwire.kube.events import EventType
 from vipwire.logging import log
@@ -39,7 +39,7 @@ class ProxyServers:
     async def apply(self, config: Config) -> None:
         self._start_view(config)
         made = {server.name: server for server in self._build_servers(config)}
-        wanted = {name: server_settings(name, config) for name in made}
+        wanted = {name: select_server_settings(name, config) for name in made}
         for name, (what, task) in list(self._running.items()):
             if wanted.get(name) != what:
                 del self._running[name]
@@ -55,9 +55,9 @@ class ProxyServers:
 
     def _start_view(self, config: Config) -> None:
         self._document.clear()
-        self._document.update(config_document(config))
+        self._document.update(build_config_document(config))
         self._flags.clear()
-        self._flags.update(flag_values(config))
+        self._flags.update(list_flag_values(config))
 
     def _build_servers(self, config: Config) -> tuple[HttpServer, ...]:
         info = ProxyInfo(
@@ -92,7 +92,7 @@ class ProxyServers:
         self._reporter.report_node_event(event, reason, EventType.WARNING)
 
 
-def server_settings(name: str, config: Config) -> Hashable:
+def select_server_settings(name: str, config: Config) -> Hashable:
     """Return all settings of a server; a change of them needs a new server."""
     if name.startswith("healthz"):
         return config.healthz_bind_address, config.bind_address_hard_fail
@@ -122,7 +122,7 @@ class ViewProcess:
     async def _follow(self) -> None:
         while True:
             self._moved.clear()
-            if command := command_line(self._config()):
+            if command := build_command_line(self._config()):
                 await self._run_process(command)
             else:
                 await self._moved.wait()
@@ -135,7 +135,7 @@ class ViewProcess:
             while process.returncode is None:
                 await run_until_first_ends(process.wait(), self._moved.wait())
                 self._moved.clear()
-                if command_line(self._config()) != command:
+                if build_command_line(self._config()) != command:
                     return
         finally:
             await _end_process(process)
@@ -155,9 +155,9 @@ async def _end_process(process: asyncio.subprocess.Process) -> None:
         await process.wait()
 
 
-def command_line(config: Config) -> tuple[str, ...]:
+def build_command_line(config: Config) -> tuple[str, ...]:
     """Build the command that serves a configuration's page; () if the page is off."""
     if not config.view_bind_address:
         return ()
     own = (f"--view-bind-address={config.view_bind_address}", "--beside-proxy", f"--state-dir={config.state_dir}")
-    return (sys.executable, "-m", "vipwire", "view", *own, *explicit_flags(config))
+    return (sys.executable, "-m", "vipwire", "view", *own, *list_explicit_flags(config))

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from vipwire.file_io.files import append_to, replace_file, state_file
+from vipwire.file_io.files import append_to, build_state_path, replace_file
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.service import EndpointSlice, Service
@@ -147,4 +147,4 @@ def _collect_targets(plan: ServicePlan | None) -> set[Target]:
 
 
 def changes_file(state_dir: str) -> Path:
-    return state_file(state_dir, "changes", "jsonl")
+    return build_state_path(state_dir, "changes", "jsonl")

@@ -165,16 +165,16 @@ class Explainer(Generic[K, V, T]):
         self.tool = tool
         self._arranged: tuple[Mapping[K, V], Mapping[K, V], frozenset[Address], T] | None = None
 
-    def script(self, delta: Delta[K, V]) -> Iterable[str]:
+    def write_script(self, delta: Delta[K, V]) -> Iterable[str]:
         """Write a difference as commands of the mode's tool, one a line."""
         raise NotImplementedError
 
-    def foreign_objects(self) -> str:
+    def describe_foreign_objects(self) -> str:
         """Name foreign objects in vipwire's place in the kernel that `observe` skips; "" for none."""
         return ""
 
-    def commands_to_remove_foreign(self) -> Iterable[str]:
-        """Write the commands that remove the objects of `foreign_objects`."""
+    def write_removal_of_foreign(self) -> Iterable[str]:
+        """Write the commands that remove the objects of `describe_foreign_objects`."""
         return ()
 
     def arrange(self, observed: Mapping[K, V], wanted: Mapping[K, V], own: frozenset[Address]) -> T:

@@ -109,7 +109,7 @@ class Step(NamedTuple):
         return ", ".join(map(str, self.effects))
 
 
-def state_of(key: Any, observed: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> ObjectState:
+def compare_object(key: Any, observed: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> ObjectState:
     if key not in observed:
         return ObjectState.MISSING
     if key not in wanted:

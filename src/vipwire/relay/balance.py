@@ -58,11 +58,11 @@ class BalancedEndpoint:
         self.connections = self.open = self.sent = self.received = self.failed = self.failures = 0
         self.ejected_until = 0.0
 
-    def totals(self) -> tuple[int, int, int, int, int]:
+    def read_totals(self) -> tuple[int, int, int, int, int]:
         """Return the counters: connections, open connections, bytes sent and received, failed dials."""
         return self.connections, self.open, self.sent, self.received, self.failed
 
-    def reached(self, asked: int) -> tuple[str, int]:
+    def choose_destination(self, asked: int) -> tuple[str, int]:
         """Return the address and port to dial; an endpoint without a port gets the client's port `asked`."""
         host, port = self.sockaddr
         return (host, asked) if not port else self.sockaddr

@@ -86,7 +86,7 @@ class Call:
         call = cls.find(name)
         if call is not None:
             with call.closed_by_failure():
-                welcome = call.hello()
+                welcome = call.exchange_hello()
                 if welcome is not None:
                     if welcome.settings != settings:
                         call.tell(settings)
@@ -111,7 +111,7 @@ class Call:
             self.close()
             raise
 
-    def hello(self) -> Welcome | None:
+    def exchange_hello(self) -> Welcome | None:
         """Return the relay's answer to `Hello`; tell a relay of another version to retire, and return None."""
         with suppress(DecodeError):
             welcome = self.ask_relay(Hello(), Welcome)
@@ -210,9 +210,9 @@ class Remote:
             self._call.close()
             self._call = None
 
-    def listeners(self) -> dict[str, Listener]:
+    def read_listeners(self) -> dict[str, Listener]:
         self.ports = {}
-        if self._call is not None and not self.alive():
+        if self._call is not None and not self.is_alive():
             self.close()  # the relay has ended; another may run
         if self._call is None and not self._find():
             return {}
@@ -229,7 +229,7 @@ class Remote:
             if not place.port
         }
 
-    def places(self, listeners: Mapping[str, Listener], protocol: Protocol) -> frozenset[tuple[Address, int]]:
+    def list_places(self, listeners: Mapping[str, Listener], protocol: Protocol) -> frozenset[tuple[Address, int]]:
         return frozenset(
             (Address(place.address), port)
             for key, listener in listeners.items()
@@ -278,18 +278,18 @@ class Remote:
             for key in gone:
                 self.ports.pop(key, None)
 
-    def alive(self) -> bool:
+    def is_alive(self) -> bool:
         if self._call is not None:
             with suppress(OSError):
                 self._ask(Hello(), Welcome)
                 return True
         return False
 
-    def notes(self) -> list[tuple[str, int]]:
+    def read_notes(self) -> list[tuple[str, int]]:
         """Return the relay's notes for the operator: (text, number of times)."""
         return [] if self._call is None else self._ask(AskNotes(), Notes).notes
 
-    def counters(self) -> RelayCounters:
+    def read_counters(self) -> RelayCounters:
         return self._ask(AskCounters(), RelayCounters)
 
     def retire(self) -> bool:

@@ -177,7 +177,7 @@ class DatagramListener(BaseListener):
                 self.count_refusal(AT_LIMIT)
             return None
         try:
-            sock.connect(target.reached(asked))
+            sock.connect(target.choose_destination(asked))
         except OSError:
             sock.close()
             self.pool.record_failed_dial(target, self.loop.now)

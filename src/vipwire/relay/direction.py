@@ -175,7 +175,7 @@ class Direction:
                 if self.full >= _FULL and self._begin_splice():
                     self._splice()
                     return
-        self.link.loop.again(self._pump_end)
+        self.link.loop.call_again(self._pump_end)
 
     def _pump_end(self) -> None:
         if not self.link.closed:
@@ -210,7 +210,7 @@ class Direction:
             except BlockingIOError:
                 self.wait()
                 return
-        self.link.loop.again(self._pump_end)
+        self.link.loop.call_again(self._pump_end)
 
     def end(self) -> None:
         """Return the pipe; reset the sink if the source did not end normally."""

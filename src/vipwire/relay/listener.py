@@ -68,17 +68,17 @@ class Dialled:
     def __init__(self) -> None:
         self._steps: dict[tuple[int, str, int], int] = {}
 
-    def steps(self, protocol: int, peer: tuple[str, int]) -> int:
+    def count_steps(self, protocol: int, peer: tuple[str, int]) -> int:
         """Return how often a client's connection has passed through the relay."""
         return self._steps.get((protocol, *peer[:2]), 0)
 
     def goes_round(self, protocol: int, peer: tuple[str, int]) -> bool:
-        return self.steps(protocol, peer) >= _MOST_STEPS
+        return self.count_steps(protocol, peer) >= _MOST_STEPS
 
     def add(self, protocol: int, sock: _socket.socket, peer: tuple[str, int]) -> tuple[int, str, int]:
         """Record a socket opened for this client; return the key for `remove`."""
         place = protocol, *sock.getsockname()[:2]
-        self._steps[place] = self.steps(protocol, peer) + 1
+        self._steps[place] = self.count_steps(protocol, peer) + 1
         return place
 
     def remove(self, place: tuple[int, str, int]) -> None:
@@ -120,11 +120,11 @@ class Shared:
         self.origins = Origins()
         self.dialled = Dialled()
         self.dial_timers: list[TimerQueue] = [
-            loop.timer_queue(seconds, lambda link, step=step: link.redial_if_unanswered(step))  # type: ignore[misc]
+            loop.add_timer_queue(seconds, lambda link, step=step: link.redial_if_unanswered(step))  # type: ignore[misc]
             for step, seconds in enumerate(DIAL_TIMEOUTS)
         ]
         self._spare = socket.socket()
-        self._idle = loop.timer_queue(udp_timeout, self._look)
+        self._idle = loop.add_timer_queue(udp_timeout, self._look)
 
     def close(self) -> None:
         self._spare.close()
@@ -203,5 +203,5 @@ class BaseListener:
 
     def close(self) -> None:
         for fd, sock in self.sockets.items():
-            self.loop.leave(fd, sock)
+            self.loop.remove_descriptor(fd, sock)
         self.sockets = {}

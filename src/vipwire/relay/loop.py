@@ -52,7 +52,7 @@ class EventLoop:
     def __len__(self) -> int:
         return len(self._handlers)
 
-    def handlers(self) -> list[Handler]:
+    def list_handlers(self) -> list[Handler]:
         return list(dict.fromkeys(self._handlers.values()))
 
     def add(self, fd: int, handler: Handler, mask: int) -> None:
@@ -71,12 +71,12 @@ class EventLoop:
         self._handlers.pop(fd, None)
         self._closing.append(socket)
 
-    def leave(self, fd: int, socket: Closable) -> None:
+    def remove_descriptor(self, fd: int, socket: Closable) -> None:
         """Unregister a descriptor whose socket has duplicates, which epoll would otherwise continue to report."""
         self._epoll.unregister(fd)
         self.forget(fd, socket)
 
-    def timer_queue(self, seconds: float, due: Callable[[Any], None]) -> TimerQueue:
+    def add_timer_queue(self, seconds: float, due: Callable[[Any], None]) -> TimerQueue:
         made = TimerQueue(seconds, due)
         self._timers.append(made)
         return made
@@ -85,7 +85,7 @@ class EventLoop:
         """Start a timer: after the queue's delay, its `due` gets the item."""
         queue.items.append((self.now + queue.seconds, item))
 
-    def again(self, call: Callable[[], None]) -> None:
+    def call_again(self, call: Callable[[], None]) -> None:
         self._again.append(call)
 
     def note(self, text: str) -> None:
@@ -99,7 +99,7 @@ class EventLoop:
 
     def run_round(self, most: float | None) -> None:
         """Wait for events, at most `most` seconds, and handle them."""
-        events = self._epoll.poll(self._timeout(most), MOST_EVENTS)
+        events = self._epoll.poll(self._compute_timeout(most), MOST_EVENTS)
         self.now = time.monotonic()
         handlers = self._handlers
         for fd, mask in events:
@@ -121,7 +121,7 @@ class EventLoop:
         """Close the epoll; handlers close their sockets."""
         self._epoll.close()
 
-    def _timeout(self, most: float | None) -> float | None:
+    def _compute_timeout(self, most: float | None) -> float | None:
         if self._again:
             return 0
         deadlines = [queue.items[0][0] for queue in self._timers if queue.items]

@@ -61,7 +61,7 @@ class Relay:
         self._listeners: dict[str, BaseListener] = {}
         self._memories: dict[str, ClientMemory] = {}
         self._retired = False
-        self._sweeping = loop.timer_queue(_SWEEP_SECONDS, self._forget_old_clients)
+        self._sweeping = loop.add_timer_queue(_SWEEP_SECONDS, self._forget_old_clients)
         loop.schedule(self._sweeping, None)
 
     def answer(self, request: Request) -> Answer:
@@ -174,7 +174,7 @@ class Relay:
         now = self._loop.now
         listeners = {
             key: [
-                EndpointCounters(each.place, *each.totals(), each.ejected_until > now)
+                EndpointCounters(each.place, *each.read_totals(), each.ejected_until > now)
                 for each in opened.pool.targets.values()
             ]
             for key, opened in self._listeners.items()

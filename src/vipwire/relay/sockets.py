@@ -97,7 +97,7 @@ class Origins:
                 self._netlink = NetlinkSocket(NETLINK_NETFILTER)
             self._netlink.drain()
             ends = parse_address(here[0]), here[1], parse_address(client[0].partition("%")[0]), client[1]
-            (answer,) = self._netlink.answers(CT_GET, encode_reply_dump(Protocol.UDP, *ends), 1, _MOST_BYTES)
+            (answer,) = self._netlink.request_answers(CT_GET, encode_reply_dump(Protocol.UDP, *ends), 1, _MOST_BYTES)
             return next(decode(message.payload).destination_port for message in split_messages(answer))
         except (OSError, DecodeError) as error:
             if isinstance(error, OSError) and error.errno != errno.ENOENT:

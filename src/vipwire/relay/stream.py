@@ -109,7 +109,7 @@ class RelayedConnection:
                 self._give_up("too many open files")
                 return
             self.server = server
-            code = server.connect_ex(target.reached(self.asked))
+            code = server.connect_ex(target.choose_destination(self.asked))
             if code in _BEGUN:
                 self.dialled = owner.shared.dialled.add(_TCP, server, self.peer)
                 if not self._is_served_at_once():

@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, Unpack
 
-from vipwire.linux.bpf.namespaces import cookie_of
+from vipwire.linux.bpf.namespaces import read_cookie_of
 from vipwire.linux.bpf.pins import OURS, build_node_path
 from vipwire.model.net import Family, Protocol
 from vipwire_lab.cluster import state
@@ -109,7 +109,7 @@ class Lab:
         """Remove programs of proxies in ebpf mode: they belong to the machine and survive their namespace."""
         for node in self.topology.nodes if OURS.exists() else ():
             with contextlib.suppress(OSError):  # no namespace, or no vipwire in bpffs
-                shutil.rmtree(build_node_path(cookie_of(self.namespace_of(node.name))))
+                shutil.rmtree(build_node_path(read_cookie_of(self.namespace_of(node.name))))
 
     def find_host(self, name: str) -> Node | Pod | Client:
         """Return a host by name; raise LabError with similar names."""

@@ -19,7 +19,7 @@ from vipwire.inspect.node.source import node_name, read_objects
 from vipwire.kube.access.access import Access
 from vipwire.kube.errors import ApiError
 from vipwire.kube.objects import Object, ObjectClient
-from vipwire.linux.host.addresses import global_addresses, read_addresses
+from vipwire.linux.host.addresses import read_addresses, select_global_addresses
 from vipwire.model.net import Protocol, family_of, format_address, parse_address
 from vipwire_lab.connectivity.asking import Asking
 from vipwire_lab.connectivity.objects import (
@@ -91,7 +91,7 @@ class Test:
 
     def _find_addresses(self) -> list[str]:
         """Return this Node's addresses, one of each family: by its Node object, if this machine has them."""
-        here = [format_address(each) for each in global_addresses(read_addresses())]
+        here = [format_address(each) for each in select_global_addresses(read_addresses())]
         node = read_objects(self.config).nodes.get(node_name(self.config))
         known = [format_address(each) for each in node.addresses] if node is not None else []
         first: dict[Any, str] = {}

@@ -31,7 +31,7 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.kube.lease import holder_of, new_lease, with_holder, without_holder
+from vipwire.kube.lease import build_lease, find_holder, remove_holder, set_holder
 from vipwire.logging import log
 from vipwire.model.names import ObjectName
 from vipwire.model.text import whole_number
@@ -202,7 +202,7 @@ class Claims:
         self._full = True
         found = await self._objects.read_newest(LEASES, SYSTEM, f"{MACHINES}{self.node}")
         notes = (found["metadata"].get("annotations") or {}) if found else {}
-        if found and holder_of(found) == self.node and notes.get(LEASE_BEGUN, "").startswith(f"{self._life} "):
+        if found and find_holder(found) == self.node and notes.get(LEASE_BEGUN, "").startswith(f"{self._life} "):
             self.until = max(self.until, began + SECONDS * _GRACE * FENCE)
         else:
             self.stop_announcing()
@@ -216,17 +216,17 @@ class Claims:
         """
         if self._own is None or self._unsure:
             self._own = await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
-            if self._unsure and (self._own is None or holder_of(self._own) != self.node):
+            if self._unsure and (self._own is None or find_holder(self._own) != self.node):
                 found = self._own
                 self.stop_announcing()
                 self._own = found
         unsure, self._unsure = self._unsure, True
         try:
             if self._own is None:
-                value = new_lease(f"{MACHINES}{self.node}", self.node, SECONDS, self._now())
+                value = build_lease(f"{MACHINES}{self.node}", self.node, SECONDS, self._now())
                 self._own = await self._objects.create(LEASES, SYSTEM, self._annotate_lease(value, began))
             else:
-                value = self._annotate_lease(with_holder(self._own, self.node, SECONDS, self._now()), began)
+                value = self._annotate_lease(set_holder(self._own, self.node, SECONDS, self._now()), began)
                 self._own = await self._objects.replace(LEASES, SYSTEM, value)
         except ApiError as error:
             if error.code in (404, 409) or is_store_full(error):
@@ -280,21 +280,21 @@ class Claims:
             own = self._own
             self.stop_announcing()
             own = own or await self._objects.read(LEASES, SYSTEM, f"{MACHINES}{self.node}")
-            if own is not None and holder_of(own) == self.node:
-                await self._objects.replace(LEASES, SYSTEM, without_holder(own, self._now()))
+            if own is not None and find_holder(own) == self.node:
+                await self._objects.replace(LEASES, SYSTEM, remove_holder(own, self._now()))
 
     async def _write_holder(self, address: str, holder: str) -> bool:
         """Write the holder of an address if its Lease is as last seen; report success. Raise ApiError."""
         name, lease = _lease_name(address), self._addresses.get(address)
         if lease is None:
-            value = new_lease(name, holder, SECONDS, self._now())
+            value = build_lease(name, holder, SECONDS, self._now())
             value["metadata"]["annotations"] = {LEASE_ADDRESS: address}
             made = await self._objects.create(LEASES, SYSTEM, value)
         else:
             found = await self._objects.read(LEASES, SYSTEM, name)
             if found is None or found["metadata"]["resourceVersion"] != lease.version:
                 return False  # a newer state, which the watch will tell
-            made = await self._objects.replace(LEASES, SYSTEM, with_holder(found, holder, SECONDS, self._now()))
+            made = await self._objects.replace(LEASES, SYSTEM, set_holder(found, holder, SECONDS, self._now()))
         written = _read_held(made, address)
         if not self._is_outdated(written):  # the watch may already have shown this state or later ones
             self._addresses[address] = written
@@ -319,7 +319,7 @@ class Claims:
         if found["metadata"]["resourceVersion"] != seen.lease.version:
             return False
         try:
-            await self._objects.replace(LEASES, SYSTEM, without_holder(found, self._now()))
+            await self._objects.replace(LEASES, SYSTEM, remove_holder(found, self._now()))
         except ApiError as error:
             if error.code in (404, 409):
                 return False
@@ -345,4 +345,4 @@ def _lease_name(address: str) -> str:
 
 def _read_held(lease: Object, address: str) -> Held:
     meta: Mapping[str, str] = lease["metadata"]
-    return Held(ObjectName(SYSTEM, meta["name"]), holder_of(lease), 1.0, meta["resourceVersion"], "", address)
+    return Held(ObjectName(SYSTEM, meta["name"]), find_holder(lease), 1.0, meta["resourceVersion"], "", address)

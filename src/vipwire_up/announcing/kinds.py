@@ -7,7 +7,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar
 from msgspec import Struct, field
 
 from vipwire.kube import wire
-from vipwire.kube.lease import duration_of, holder_of
+from vipwire.kube.lease import find_duration, find_holder
 from vipwire.kube.resource import Resource
 from vipwire.model.names import ObjectName
 from vipwire.model.problem import Problem
@@ -185,7 +185,7 @@ def read_lease(value: Plain) -> Found[Held]:
         return None, ()
     words = meta.annotations or {}
     lease, version = {"spec": spec}, meta.resource_version or ""
-    seconds, holder = duration_of(lease, 1.0), holder_of(lease)
+    seconds, holder = find_duration(lease, 1.0), find_holder(lease)
     interface, address = words.get(LEASE_INTERFACES, ""), words.get(LEASE_ADDRESS, "")
     life, begun = _parse_start(words.get(LEASE_BEGUN, ""))
     leaving = LEASE_LEAVING in words

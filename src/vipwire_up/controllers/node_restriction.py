@@ -15,7 +15,7 @@ An Ingress controller does not either, nor any in kube-node-lease.
 from collections.abc import Mapping
 from typing import Any, Final
 
-from vipwire.kube.lease import holder_of
+from vipwire.kube.lease import find_holder
 from vipwire_up.announcing.kinds import ADDRESSES, MACHINES, SYSTEM
 from vipwire_up.api.admission import AdmissionRequest, Operation
 from vipwire_up.api.kinds.node import NODES
@@ -74,4 +74,4 @@ def _refuse_announcing_lease(attempt: AdmissionRequest, own: str) -> str:
 
 
 def _holder_or_empty(lease: Mapping[str, Any] | None) -> str:
-    return holder_of(lease) if lease is not None else ""
+    return find_holder(lease) if lease is not None else ""

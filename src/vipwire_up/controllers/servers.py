@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.kube.lease import LeaseHeldError, LeaseObserver, holder_of, release
+from vipwire.kube.lease import LeaseHeldError, LeaseObserver, find_holder, release
 from vipwire.logging import log
 from vipwire_up.api.change import Options
 from vipwire_up.api.kinds.endpoints import ENDPOINT_SLICES, ENDPOINTS
@@ -58,7 +58,7 @@ class Server:
         """
         while record := self._registry.store.read(key_of(LEASES, NAMESPACE, self._name)):
             if not (left := self._claim.seconds_until_free(decode_damaged_record(record))):
-                return frozenset((holder_of(decode_damaged_record(record)),)) - {""}
+                return frozenset((find_holder(decode_damaged_record(record)),)) - {""}
             self._warn_once("another API server recently had this Node's name: waiting for its Lease to expire")
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(min(left, _LOOK_SECONDS)):

@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Final
 
 from vipwire.kube.errors import ApiError, UnreachableError
-from vipwire.kube.lease import holder_of
+from vipwire.kube.lease import find_holder
 from vipwire.logging import log
 from vipwire.model.text import whole_number
 from vipwire.model.times import format_time
@@ -135,7 +135,7 @@ async def release_node_name(objects: Objects, claim: NameClaim) -> None:
     """Free the Node's name, so that no other process waits for it; the Node stays Ready until its Lease expires."""
 
     def released(lease: Object) -> Object:
-        if holder_of(lease) != claim.identity:
+        if find_holder(lease) != claim.identity:
             raise NameStillHeldError("another machine has the name")
         return lease | {"spec": lease["spec"] | {"holderIdentity": ""}}
 

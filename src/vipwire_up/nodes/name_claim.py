@@ -19,10 +19,10 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from vipwire.errors import VipwireError
-from vipwire.file_io.files import boot_id, netns_inode
+from vipwire.file_io.files import read_boot_id, read_netns_inode
 from vipwire.file_io.private_files import write_private
 from vipwire.kube.errors import ApiError
-from vipwire.kube.lease import Lease, duration_of, holder_of, new_lease, with_holder
+from vipwire.kube.lease import Lease, build_lease, find_duration, find_holder, set_holder
 from vipwire.logging import log
 from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.errors import is_store_full
@@ -50,7 +50,7 @@ def process_identity(node: str, own: bytes) -> str:
 
     A copy of a machine's disk has the same key, but not the same boot. Raise OSError without /proc.
     """
-    place = b" ".join((own, boot_id().encode(), str(netns_inode()).encode()))
+    place = b" ".join((own, read_boot_id().encode(), str(read_netns_inode()).encode()))
     return f"{node}_{uuid.uuid5(uuid.NAMESPACE_OID, place.hex())}"
 
 
@@ -108,7 +108,7 @@ class NameClaim:
         `over` means that a caller has watched this version of the Lease for all of its duration.
         """
         nobody = "", self.identity, self.node, *self._over  # earlier versions wrote the Node's name
-        if over or holder_of(lease) in nobody:
+        if over or find_holder(lease) in nobody:
             self._rival = None
             return 0.0
         self._until = float("-inf")
@@ -117,7 +117,7 @@ class NameClaim:
         if seen != version:
             why = "choose another --node-name, or remove that machine (vipwire leave)"
             raise NameTakenError(f"another running {self._kind} is Node {self.node}: {why}")
-        return max(since + duration_of(lease, self.seconds) - now, 0.0)
+        return max(since + find_duration(lease, self.seconds) - now, 0.0)
 
     async def renew_written(self, objects: Objects, namespace: str, now: datetime) -> bool:
         """Renew the Lease by one request, unless another process has written the Lease since. Raise UnreachableError.
@@ -128,7 +128,7 @@ class NameClaim:
         if lease is None:
             return False
         try:
-            renewed = with_holder(lease, self.identity, self.seconds, now)
+            renewed = set_holder(lease, self.identity, self.seconds, now)
             self._written = await objects.replace(LEASES, namespace, renewed)
         except ApiError:
             return False
@@ -155,7 +155,7 @@ class NameClaim:
             if self.seconds_until_free(lease, over=over(lease)):
                 why = f"another {self._kind} was Node {self.node} until now"
                 raise NameStillHeldError(f"{why}: vipwire waits until the other one stops")
-            return with_holder(lease, self.identity, self.seconds, now)
+            return set_holder(lease, self.identity, self.seconds, now)
 
         began = self._clock()
         try:
@@ -165,7 +165,7 @@ class NameClaim:
                 self._note_lease(await objects.read_newest(LEASES, namespace, name), began)
             if error.code != 404:
                 raise
-            lease = new_lease(name, self.identity, self.seconds, now)
+            lease = build_lease(name, self.identity, self.seconds, now)
             lease["metadata"] |= metadata
             self._written = await objects.create(LEASES, namespace, lease)
         self._extend_claim(began)
@@ -173,7 +173,7 @@ class NameClaim:
     def _note_lease(self, lease: Lease | None, began: float) -> None:
         """Keep the name if the read Lease is this process's; another one's duration counts from now."""
         self._rival = None
-        if lease is not None and holder_of(lease) == self.identity:
+        if lease is not None and find_holder(lease) == self.identity:
             self._extend_claim(began)
 
     def _extend_claim(self, began: float) -> None:

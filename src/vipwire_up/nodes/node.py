@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from vipwire import __version__
-from vipwire.linux.host.addresses import LocalAddress, global_addresses
+from vipwire.linux.host.addresses import LocalAddress, select_global_addresses
 from vipwire.model.net import format_address, parse_address
 from vipwire_up.api.answers.discovery import build_version
 from vipwire_up.api.objects.object import value_at
@@ -41,7 +41,7 @@ def node_addresses(machine: Sequence[LocalAddress], name: str, preferred: Sequen
     While the machine has no global address at all, those in `preferred` stay.
     """
     here = sorted(machine, key=lambda each: each.interface == "lo")
-    held = [format_address(address) for address in global_addresses(here)]
+    held = [format_address(address) for address in select_global_addresses(here)]
     first: dict[int, str] = {}
     for text in [each for each in preferred if each in held or not held] + held:
         first.setdefault(len(parse_address(text)), text)
@@ -51,7 +51,7 @@ def node_addresses(machine: Sequence[LocalAddress], name: str, preferred: Sequen
 
 def machine_annotations(machine: Iterable[LocalAddress], *, probes: bool) -> dict[str, str]:
     """Build the annotations of a machine's Node; `probes` tells whether it probes its own Pods."""
-    found = dict.fromkeys(format_address(address) for address in global_addresses(machine))
+    found = dict.fromkeys(format_address(address) for address in select_global_addresses(machine))
     return {ADDRESSES: ",".join(found), PROBES: OWN if probes else "elected"}
 
 

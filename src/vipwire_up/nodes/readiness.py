@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final
 
 from vipwire.kube.errors import ApiError
-from vipwire.kube.lease import duration_of
+from vipwire.kube.lease import find_duration
 from vipwire.logging import log
 from vipwire.model.times import format_time
 from vipwire_up.api.change import Options
@@ -94,7 +94,7 @@ class NodeReadiness:
         key, value = change.record.key, decode_record(change.record)
         if key.resource == LEASES.id:
             if key.namespace == NODE_LEASES and not change.deleted:
-                self._heard[key.name] = _Heard(self._clock(), duration_of(value, SECONDS))
+                self._heard[key.name] = _Heard(self._clock(), find_duration(value, SECONDS))
         elif change.deleted:
             self._ready.discard(key.name)
             self._heard.pop(key.name, None)

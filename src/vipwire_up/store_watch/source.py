@@ -41,7 +41,7 @@ class StoreSource(Generic[K, T]):
         place, only = reader.resource.id, reader.resource.only
         while True:
             since = self._store.revision
-            emit(reader.listed(_select_values(self._store.scan(place), only)))
+            emit(reader.build_listed_event(_select_values(self._store.scan(place), only)))
             try:
                 async for changes in self._store.watch(place, since):
                     for change in changes:
@@ -57,4 +57,8 @@ def _select_values(records: Iterable[Record], only: str) -> Iterator[tuple[str, 
 
 def _build_event(reader: ObjectReader[K, T], change: RecordChange) -> EventOf[K, T]:
     name = ObjectName(change.record.key.namespace, change.record.key.name)
-    return Deleted(reader.resource.kind, name) if change.deleted else reader.changed(name, change.record.value)
+    return (
+        Deleted(reader.resource.kind, name)
+        if change.deleted
+        else reader.build_change_event(name, change.record.value)
+    )

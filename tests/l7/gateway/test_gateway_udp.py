@@ -285,6 +285,6 @@ def relay_of(here: GatewaySite) -> int:
     if call is None:
         return 0
     with closing(call), suppress(ConnectionError):
-        welcome = call.hello()
+        welcome = call.exchange_hello()
         return welcome.pid if welcome else 0
     return 0

@@ -13,8 +13,8 @@ from click.testing import CliRunner, Result
 from rich.console import Console
 
 from vipwire.cli.main import main
-from vipwire.config.modes import mode_names
-from vipwire.linux.bpf.namespaces import cookie_of
+from vipwire.config.modes import list_mode_names
+from vipwire.linux.bpf.namespaces import read_cookie_of
 from vipwire.linux.bpf.pins import build_node_path
 from vipwire_lab.cluster import state
 from vipwire_lab.compare.measure import format_more, render_document
@@ -89,7 +89,7 @@ def drain_in(name: str, pod: str) -> "subprocess.CompletedProcess[str]":
 
 def ours_in_bpffs(name: str) -> list[Path]:
     """Find what the nodes of a lab have in bpffs; the namespaces may be gone by the time that it is looked for."""
-    cookies = [cookie_of(path) for path in Path("/run/netns").glob(f"vipwire-{name}-node-*")]
+    cookies = [read_cookie_of(path) for path in Path("/run/netns").glob(f"vipwire-{name}-node-*")]
     return [path for path in map(build_node_path, cookies) if path.exists()]
 
 
@@ -171,4 +171,4 @@ def test_what_cannot_be_seen_to_cost_anything_costs_nothing(more: float, said: s
 
 
 def test_every_mode_has_a_sight() -> None:
-    assert set(mode_names()) == set(SIGHTS)
+    assert set(list_mode_names()) == set(SIGHTS)

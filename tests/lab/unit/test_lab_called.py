@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.config.flags import ENVIRONMENT, environment_flags
+from vipwire.config.flags import ENVIRONMENT, parse_environment_flags
 from vipwire_lab.cluster import state
 from vipwire_lab.cluster.state import extend_search_path, spell_command
 
@@ -35,13 +35,13 @@ def test_what_runs_in_a_lab_keeps_its_state_with_it(monkeypatch: pytest.MonkeyPa
     assert state.FLAGS == ENVIRONMENT
     monkeypatch.setenv(state.FLAGS, "--v=2")
     with state.own_state("demo"):
-        given = environment_flags()
+        given = parse_environment_flags()
     assert given["state-dir"] == "/run/vipwire-lab/demo/state"
-    assert environment_flags() == {"v": 2}
+    assert parse_environment_flags() == {"v": 2}
     monkeypatch.delenv(state.FLAGS)
     with state.own_state("demo"):
-        assert environment_flags() == {"state-dir": "/run/vipwire-lab/demo/state"}
-    assert environment_flags() == {}
+        assert parse_environment_flags() == {"state-dir": "/run/vipwire-lab/demo/state"}
+    assert parse_environment_flags() == {}
     assert state.flags_for_lab("demo", "--state-dir=/elsewhere") == "--state-dir=/elsewhere"
 
 

@@ -20,7 +20,7 @@ from vipwire.modes.ipvs.objects.names import SetEntry, describe_object
 from vipwire.modes.ipvs.render import render_service as render_ipvs
 from vipwire.modes.nftables.table.names import CHAIN, SET, Chain, Object, ObjectKey
 from vipwire.modes.nftables.table.render import render_service as render_nftables
-from vipwire.modes.nftables.table.skeleton import node_objects as nftables_skeleton
+from vipwire.modes.nftables.table.skeleton import build_node_objects as nftables_skeleton
 from vipwire.modes.nftables.table.text import describe_key, write_element
 from vipwire.modes.userspace import skeleton as userspace_skeleton
 from vipwire.modes.userspace.names import Front, Rule
@@ -67,7 +67,7 @@ def iptables_lines(node: NodePlan, plans: Plans) -> Iterator[str]:
 
 def ipvs_lines(node: NodePlan, plans: Plans) -> list[str]:
     """Write virtual servers, set elements, rules and routes by name; a chain's rules in their order."""
-    objects: dict[Any, Any] = {} if plans else dict(ipvs_skeleton.node_objects(node))
+    objects: dict[Any, Any] = {} if plans else dict(ipvs_skeleton.build_node_objects(node))
     marks = Marks(0x4000)
     for plan in plans:
         rendered = render_ipvs(node.family, "rr", marks, plan)
@@ -93,7 +93,7 @@ def _ipvs_object(text: str, key: Any, value: Any) -> Iterator[str]:
 
 def userspace_lines(node: NodePlan, plans: Plans) -> Iterator[str]:
     """Write the relay's listeners, and the rules by table and chain, first those at a chain's beginning."""
-    objects: dict[Any, Any] = {} if plans else dict(userspace_skeleton.node_objects(node, Choices()))
+    objects: dict[Any, Any] = {} if plans else dict(userspace_skeleton.build_node_objects(node, Choices()))
     for plan in plans:
         objects |= render_userspace(node, Choices(), plan).own
     yield from sorted(_listener(value) for key, value in objects.items() if isinstance(key, Front))

@@ -22,7 +22,7 @@ from vipwire.config.configuration import Config
 from vipwire.config.flags import build_config, parse_flags
 from vipwire.inspect.explain.explanation import Agreement, Explanation, compare_kernel_with_plan, explain_packet
 from vipwire.inspect.explain.packet import read_packet
-from vipwire.inspect.explain.routes import interface_towards, source_towards
+from vipwire.inspect.explain.routes import find_interface_towards, find_source_towards
 from vipwire.inspect.node.family_view import EjectedUntil, FamilyView
 from vipwire.inspect.node.situation import (
     Kernel,
@@ -36,7 +36,7 @@ from vipwire.inspect.node.slow_start import adopt_weights
 from vipwire.inspect.node.source import node_name
 from vipwire.kube.manifests.documents import MANIFESTS
 from vipwire.kube.manifests.source import Inventory, ManifestSource, diff_inventories, list_by_kind
-from vipwire.linux.host.addresses import global_addresses
+from vipwire.linux.host.addresses import select_global_addresses
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, format_endpoint, parse_address
 from vipwire.plan.node import NodePlan
@@ -161,7 +161,7 @@ class Witness:
             destination = f"{format_endpoint(parse_address(target.address), target.port)}/{target.protocol.label}"
             known = read_packet(situation, source, destination)
             if not known.from_node:
-                known = known._replace(interface=interface_towards(known.source))
+                known = known._replace(interface=find_interface_towards(known.source))
             self._routes[source, target] = known
         return known
 
@@ -169,7 +169,7 @@ class Witness:
         """Ask the node's routes once: each explanation would ask them again."""
         if address not in self._sources:
             with self._inside():
-                self._sources[address] = source_towards(address)
+                self._sources[address] = find_source_towards(address)
         return self._sources[address]
 
     def _look(self, objects: "_Objects", family: Family) -> Situation:
@@ -218,7 +218,7 @@ class _Objects:
         """Plan the changes, and read the kernel if the mode can explain it."""
         config, store = self._config, self._store
         addresses, vips = read_machine_addresses()
-        machine = global_addresses(addresses)
+        machine = select_global_addresses(addresses)
         held, drained = store.nodes.get(self._name), read_drained(config)
         node = build_node_plan(config, family, self._name, held, store.service_cidrs, machine, drained)
         planned = self._planned.setdefault(family, _Planned(node))

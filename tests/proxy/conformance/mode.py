@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from vipwire.model.net import Family
-from vipwire.modes.registry import spec_of
+from vipwire.modes.registry import find_spec
 from vipwire_lab.cluster.cluster import Lab
 
 Command = Sequence[str]
@@ -94,7 +94,7 @@ class Mode:
     @property
     def cannot(self) -> Mapping[str, str]:
         """The sentences of docs/semantics.md that do not hold, with the mode's own reasons."""
-        found = spec_of(self.name).differences
+        found = find_spec(self.name).differences
         return {number: each.why for each in found for number in each.sentences}
 
     def __str__(self) -> str:

@@ -30,7 +30,7 @@ from tests.proxy.conformance.traffic import check_nothing_lost, check_open, pass
 from tests.proxy.conformance.underlay import name_no_vip
 
 from vipwire.model.net import Family, Protocol
-from vipwire.modes.registry import spec_of
+from vipwire.modes.registry import find_spec
 from vipwire.plan.plan import FrontendKind
 from vipwire_lab import guest_kernel
 from vipwire_lab.cluster import manifests
@@ -160,7 +160,7 @@ def test_no_connection_is_lost_from_one_mode_to_another(stage: Stage, before: Mo
     lab = stage.lab
     stage.prefer(before.variant)
     old, new = stage.proxy(before), stage.proxy(after)
-    kept = before.name in spec_of(after.name).includes
+    kept = before.name in find_spec(after.name).includes
     with contextlib.ExitStack() as stack:
         if (
             guest_kernel.current_guest_kernel()

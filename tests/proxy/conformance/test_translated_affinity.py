@@ -23,7 +23,7 @@ from tests.proxy.conformance.test_translated import asked, counted, knocked, ope
 from tests.proxy.conformance.translated import look
 
 from vipwire.linux.bpf.maps import Map
-from vipwire.linux.bpf.namespaces import netns_cookie
+from vipwire.linux.bpf.namespaces import read_netns_cookie
 from vipwire.model.net import Family, Protocol, format_address, format_endpoint, parse_address
 from vipwire.modes.ebpf.driver import find_node_folder
 from vipwire.modes.ebpf.layout import Flag, choose_family_suffix, endpoints, read_endpoint
@@ -84,7 +84,7 @@ def memory(cluster: Cluster, family: Family) -> Iterator[Map]:
 def aged(cluster: Cluster, family: Family, seconds: float) -> None:
     """Have so much time pass for what is remembered of a Pod."""
     with cluster.lab.enter_namespace(POD.host):
-        own = netns_cookie().to_bytes(8, sys.byteorder)
+        own = read_netns_cookie().to_bytes(8, sys.byteorder)
     with memory(cluster, family) as found:
         for key, value in [each for each in found.items() if each[0].startswith(own)]:
             seen = int.from_bytes(value[-SEEN:], sys.byteorder) - int(seconds * 1e9)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from tests.proxy.conformance.packets import family_of
 
-from vipwire.linux.bpf.namespaces import netns_cookie
+from vipwire.linux.bpf.namespaces import read_netns_cookie
 from vipwire.model.net import Family, Protocol, parse_address
 from vipwire.modes.ebpf.driver import find_node_folder
 from vipwire.modes.ebpf.layout import FRONTENDS, HEAD, Flag, endpoints, frontend_key, read_endpoint
@@ -68,7 +68,7 @@ def _is_client(lab: Lab, node: str, caller: str) -> bool:
         pins = NodePins(find_node_folder(), None)
     with contextlib.closing(pins), lab.enter_namespace(caller):
         clients = pins.find("clients")
-        return clients is not None and clients.lookup(netns_cookie().to_bytes(8, sys.byteorder)) is not None
+        return clients is not None and clients.lookup(read_netns_cookie().to_bytes(8, sys.byteorder)) is not None
 
 
 def _may_meet_itself(lab: Lab, caller: str, family: Family, held: bytes) -> bool:

@@ -8,7 +8,7 @@ from tests.fakes.own_network import own_network
 from tests.proxy.conformance import own_cgroup
 
 from vipwire.config.sections import CounterLevel
-from vipwire.linux.bpf.namespaces import netns_cookie
+from vipwire.linux.bpf.namespaces import read_netns_cookie
 from vipwire.linux.bpf.pins import is_mounted, require_mounted
 from vipwire.model.net import Address, Family, Protocol, parse_address
 from vipwire.modes.ebpf.driver import find_node_folder
@@ -44,7 +44,9 @@ def own_pins(cgroup: Path) -> Iterator[NodePins]:
 
 def settings() -> bytes:
     """Return settings with this namespace as the node."""
-    return Settings(netns_cookie(), 0, 0, listed=True, counting=CounterLevel.CONNECTIONS, build=build().number).packed
+    return Settings(
+        read_netns_cookie(), 0, 0, listed=True, counting=CounterLevel.CONNECTIONS, build=build().number
+    ).packed
 
 
 def objects(family: Family, services: int, ends: int = 2, protocol: Protocol = Protocol.TCP) -> Ours:

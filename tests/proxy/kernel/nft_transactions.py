@@ -26,9 +26,9 @@ class Refused(Exception):  # noqa: N818 - what happened, not an error of the tes
 
 def commit(netlink: NetlinkSocket, operations: Sequence[Operation]) -> None:
     """Send one transaction; raise Refused for the first refused operation."""
-    first = netlink.sequence(len(operations) + 2)
+    first = netlink.reserve_sequence_numbers(len(operations) + 2)
     netlink.send(*encode.encode_transaction(operations, first))
-    answers = netlink.acknowledgements()
+    answers = netlink.read_acknowledgements()
     assert answers, "the kernel answers every transaction"
     for answer in answers:
         if answer.errno:

@@ -258,7 +258,7 @@ def test_programs_of_a_network_namespace_that_is_gone_are_removed_and_no_others(
     else:
         left = DRIVER.remains(Family.IPV4, NFTABLES)
         assert left is not None
-        left.before_rules()
+        left.remove_before_rules()
     assert not nodes["nothing"].exists
     assert all(set(nodes[holder].read_attached_programs()) == set(HOOKS) for holder in HOLDERS)
     assert "programs left" not in {each.what for each in find_remarks(config, find_node_folder())}

@@ -131,7 +131,7 @@ def test_a_rule_of_every_kind_is_shown_as_it_was_written(family: Family) -> None
 
 
 def test_what_this_iptables_does_not_show_is_left_to_it(family: Family, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(IptablesTool, "chain", lambda _self, _table, _chain: [])
+    monkeypatch.setattr(IptablesTool, "list_rules", lambda _self, _table, _chain: [])
     run(f"{'iptables' if family is Family.IPV4 else 'ip6tables'}-nft -t mangle -N KUBE-KUBELET-CANARY")
     built, notes = build_backends([family], RuleSettings(), prepare=True)
     (backend,) = built.values()

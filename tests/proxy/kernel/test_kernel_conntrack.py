@@ -284,12 +284,12 @@ class Older(NetlinkSocket):
 
     first = 0
 
-    def sequence(self, count: int = 1) -> int:
-        self.first = super().sequence(count)
+    def reserve_sequence_numbers(self, count: int = 1) -> int:
+        self.first = super().reserve_sequence_numbers(count)
         return self.first
 
-    def acknowledgements(self, last: int | None = None) -> list[Acknowledgement]:
-        return [*super().acknowledgements(last), Acknowledgement(errno.EBUSY, self.first)]
+    def read_acknowledgements(self, last: int | None = None) -> list[Acknowledgement]:
+        return [*super().read_acknowledgements(last), Acknowledgement(errno.EBUSY, self.first)]
 
 
 def test_a_flow_that_a_flowtable_has_keeps_no_other(network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -340,7 +340,7 @@ def test_the_kernel_tells_of_new_and_destroyed_flows(network: Network, table: Fl
         table.delete([flow])
         heard: list[FlowEvent] = []
         while len(heard) < 2 and select.select([events], [], [], 60)[0]:
-            told = [decode_event(message) for message in events.pending()]
+            told = [decode_event(message) for message in events.read_pending_messages()]
             heard += [event for event in told if event is not None and event.flow.protocol == Protocol.UDP]
     assert [(event.change, event.flow.identifier) for event in heard] == [
         (FlowChange.NEW, flow.identifier),
@@ -376,7 +376,9 @@ def test_only_beginnings_and_bad_ends_come_of_the_endpoints_that_are_watched(
         network.open(network.client, 5001).sendto(b"?", (network.elsewhere, 9))
         heard: list[FlowEvent] = []
         while len(heard) < 4 and select.select([events], [], [], 60)[0]:
-            heard += [event for message in events.pending() if (event := decode_event(message)) is not None]
+            heard += [
+                event for message in events.read_pending_messages() if (event := decode_event(message)) is not None
+            ]
     assert [(event.change, event.flow.source_port) for event in heard] == [
         (FlowChange.NEW, TO_FIRST[0]),
         (FlowChange.NEW, TO_SECOND[0]),

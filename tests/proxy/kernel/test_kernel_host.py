@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.fakes.own_network import enter, own_network, run
 
-from vipwire.inspect.explain.routes import obstacle_towards
+from vipwire.inspect.explain.routes import find_obstacle_towards
 from vipwire.linux.host.addresses import AddressWatch, LocalAddress, read_addresses
 from vipwire.linux.host.kernel import require_nftables
 from vipwire.linux.host.local_networks import LocalRouteWatch, read_local_networks
@@ -131,9 +131,9 @@ def test_an_address_without_a_route_is_told_with_its_reason(network: int) -> Non
     }
     for number, (kind, reason) in enumerate(reasons.items()):
         run(f"ip route add {kind} 198.18.{number}.0/24")
-        assert obstacle_towards(parse_address(f"198.18.{number}.1")) == reason
+        assert find_obstacle_towards(parse_address(f"198.18.{number}.1")) == reason
     for address in ("10.0.0.9", "127.0.0.1", "::1"):
-        assert obstacle_towards(parse_address(address)) == ""
+        assert find_obstacle_towards(parse_address(address)) == ""
 
 
 def test_forwarding_is_switched_on_and_told(network: int) -> None:
@@ -203,7 +203,7 @@ def advertise(router: int, node: int) -> None:
         enter(node)
         while not learned_routes():
             assert select.select([events], [], [], 60)[0], "no route was learned"
-            list(events.pending())
+            list(events.read_pending_messages())
 
 
 @pytest.mark.parametrize("with_care", [True, False])

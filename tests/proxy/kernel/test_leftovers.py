@@ -8,7 +8,7 @@ import pytest
 from tests.fakes.own_network import run
 
 from vipwire.model.net import Family
-from vipwire.modes.registry import spec_of
+from vipwire.modes.registry import find_spec
 from vipwire.modes.xtables.tool import IptablesTool, Variant
 from vipwire.proxy_daemon.handover.leftovers import (
     LeftoverRemovals,
@@ -92,7 +92,7 @@ def rules(engine: str) -> str:
 
 
 def sweep(running: str, variant: str = "") -> LeftoverRemovals:
-    return Leftovers(spec_of(running), {Family.IPV4: Rules(variant)}).remove_leftovers()
+    return Leftovers(find_spec(running), {Family.IPV4: Rules(variant)}).remove_leftovers()
 
 
 def found(result: LeftoverRemovals) -> set[str]:

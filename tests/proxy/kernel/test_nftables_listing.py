@@ -93,7 +93,7 @@ def test_the_table_loaded_from_its_listing_is_the_same(backend: NftablesBackend)
     objects = everything(backend)
     backend.commit(Delta(added=objects))
     assert backend.observe() == objects
-    table = text.table_name(backend.family)
+    table = text.format_table_name(backend.family)
     listing = nft("list", "table", *table.split())
     nft("delete", "table", *table.split())
     nft("-f", "-", stdin=listing)

@@ -53,9 +53,9 @@ class Asking(NetlinkSocket):
         self.listed += kind == MessageType.GETSETELEM
         return super().dump(kind, payload, size)
 
-    def answers(self, kind: int, payload: bytes, count: int, size: int = 512) -> list[bytes]:
+    def request_answers(self, kind: int, payload: bytes, count: int, size: int = 512) -> list[bytes]:
         self.asked += count
-        return super().answers(kind, payload, count, size)
+        return super().request_answers(kind, payload, count, size)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from vipwire.model.net import Family
 from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.pooled import PooledBackend
 from vipwire.modes.nftables.table.names import TABLE, Object, ObjectKey
-from vipwire.modes.nftables.table.sizes import SIZED, SMALLEST, size_for
+from vipwire.modes.nftables.table.sizes import SIZED, SMALLEST, choose_size
 from vipwire.plan.planner import Planner
 from vipwire.reconcile.reconciler import Reconciler, Report
 from vipwire.watched_objects.event import Upserted
@@ -98,14 +98,14 @@ def connecting(namespace: int) -> Iterator[list[str]]:
 
 
 def test_a_small_cluster_has_small_sets_and_a_large_one_has_room() -> None:
-    assert size_for(0) == size_for(2000) == SMALLEST
-    assert size_for(100_000) == 3 << 16
+    assert choose_size(0) == choose_size(2000) == SMALLEST
+    assert choose_size(100_000) == 3 << 16
     with own_network(), closing(NftablesBackend(Family.IPV4)) as backend:
         world = World(backend)
         world.add(range(1, 3000))
         world.sync()
-        assert sizes()["service-ips"] == size_for(2999)
-        assert sizes()["service-endpoints"] == size_for(5998)
+        assert sizes()["service-ips"] == choose_size(2999)
+        assert sizes()["service-endpoints"] == choose_size(5998)
         assert sizes()["service-nodeports"] == SMALLEST
 
 
@@ -122,8 +122,8 @@ def test_many_services_at_once_enlarge_sets_and_no_connection_fails() -> None:
                 report = world.sync()
                 assert not world.reconciler.isolated
                 assert report.added
-                assert sizes()["service-ips"] == size_for(last - 1)
-                assert sizes()["service-endpoints"] == size_for(2 * (last - 2))
+                assert sizes()["service-ips"] == choose_size(last - 1)
+                assert sizes()["service-endpoints"] == choose_size(2 * (last - 2))
             seen = len(found)
             until(lambda: len(found) >= seen + 20, "connections are made after the growth")
         assert set(found) == {found[0]}, "each connection reaches the endpoint that the client had first"
@@ -148,7 +148,7 @@ def test_a_new_process_takes_sets_of_any_size_and_sets_without_one() -> None:
                 restarted.add(range(5000, 20_000))
                 restarted.sync()
                 assert not restarted.reconciler.isolated
-                assert sizes()["service-ips"] == (size_for(19_999) if limit else 0)
+                assert sizes()["service-ips"] == (choose_size(19_999) if limit else 0)
 
 
 def _without_sizes(listed: str) -> Iterator[str]:

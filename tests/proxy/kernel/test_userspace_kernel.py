@@ -358,7 +358,7 @@ def test_whoever_comes_to_the_listener_of_a_range_past_the_rules_is_refused(
     started(family, plan).sync()
     assert answers(server, VIP[family], number)
     (wide,) = (each for each in plan.ranges if each.key.protocol is Protocol.TCP)
-    listening = _OPEN[-1].port_of(Entrance(wide.frontend, wide).front())
+    listening = _OPEN[-1].port_of(Entrance(wide.frontend, wide).name_front())
     # The reset may come before `connect` has returned.
     with pytest.raises(ConnectionResetError), socket.create_connection((NODE[family], listening), timeout=60) as sock:
         sock.recv(1)

@@ -91,9 +91,9 @@ def test_a_flow_to_no_frontend_is_stale_only_as_a_translated_one_into_the_servic
 @given(flows, stalenesses)
 def test_no_stale_flow_is_missed_by_the_filters_of_the_dump(flow: Flow, staleness: Staleness) -> None:
     if staleness(flow):
-        wanted = staleness.ports()
+        wanted = staleness.list_ports()
         assert wanted is None or flow.destination_port in wanted
-        assert staleness.families()
+        assert staleness.list_families()
 
 
 @given(st.lists(any_flows(4) | any_flows(16), max_size=8))

@@ -25,7 +25,7 @@ from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Address, Family
 from vipwire.model.service import EndpointSlice
 from vipwire.modes.nftables.table.render import render_service
-from vipwire.modes.nftables.table.skeleton import node_objects
+from vipwire.modes.nftables.table.skeleton import build_node_objects
 from vipwire.plan.frontends import list_claimed_keys
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Forward, Frontend, FrontendKey, Pool, RangeKey, ServicePlan
@@ -126,7 +126,7 @@ def overlap(one: FrontendKey | RangeKey, other: FrontendKey | RangeKey) -> bool:
 
 @given(worlds(ranges=True))
 def test_own_objects_of_services_never_collide_and_shared_ones_agree(world: World) -> None:
-    node = node_objects(world.node)
+    node = build_node_objects(world.node)
     own: set[object] = set(node)
     shared: dict[object, object] = {}
     for plan in world.planner().plans.values():

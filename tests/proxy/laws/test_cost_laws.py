@@ -29,7 +29,7 @@ from vipwire.modes.ipvs.objects.parts import partition_delta
 from vipwire.modes.ipvs.termination import TerminationPolicy
 from vipwire.modes.nftables.table import render as nftables
 from vipwire.modes.nftables.table.script import build_operations
-from vipwire.modes.nftables.table.skeleton import node_objects
+from vipwire.modes.nftables.table.skeleton import build_node_objects
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import Planner
@@ -60,7 +60,7 @@ class Nftables(Written):
     """nftables mode up to the operations of a transaction."""
 
     def render_node(self, node: NodePlan) -> dict[Any, Any]:
-        return dict(node_objects(node))
+        return dict(build_node_objects(node))
 
     def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
         return nftables.render_service(Family.IPV4, plan)

@@ -35,8 +35,8 @@ from vipwire.modes.ebpf.layout import (
 from vipwire.modes.ebpf.render import list_map_keys, render_service
 from vipwire.modes.nftables.explain.explainer import NftablesExplainer
 from vipwire.modes.nftables.table.render import render_service as render_rules
-from vipwire.modes.nftables.table.skeleton import node_objects
-from vipwire.plan.plan import Forward, FrontendKey, sticky_actions
+from vipwire.modes.nftables.table.skeleton import build_node_objects
+from vipwire.plan.plan import Forward, FrontendKey, list_sticky_actions
 from vipwire.plan.resolve import Answered, Packet, is_from_pod, resolve_packet
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState
@@ -60,7 +60,7 @@ class Both(Pair):
 
 def both(world: World, remembered: frozenset[Protocol] = frozenset()) -> Both:
     plan, services = planned(world)
-    objects: dict[Any, Any] = dict(node_objects(world.node))
+    objects: dict[Any, Any] = dict(build_node_objects(world.node))
     objects.update(((PROGRAMS, hook.encode()), b"as wanted") for hook in HOOKS)
     for each in services:
         rules, ours = render_rules(world.space.family, each), render_service(world.space.family, each, remembered)
@@ -158,7 +158,7 @@ def staying(pair: Both) -> dict[ServicePortName, list[bytes | None]]:
     found: dict[ServicePortName, list[bytes | None]] = {}
     for plan in pair.plan.services.values():
         for frontend in plan.frontends:
-            if any(sticky_actions(frontend)):
+            if any(list_sticky_actions(frontend)):
                 held = [pair.objects.get((FRONTENDS, key)) for key in list_map_keys(plan, frontend.key)]
                 found.setdefault(frontend.port_name, []).extend(held)
     return found

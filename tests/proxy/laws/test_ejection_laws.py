@@ -34,23 +34,23 @@ def test_never_the_last_and_nothing_is_left_behind(policy: EjectionPolicy, first
     for later, told, others in events:
         now += later
         ejections.bring_back(now)
-        before = set(ejections.until())
+        before = set(ejections.list_ejections())
         ejections.take_tallies(told, now)
-        fresh = set(ejections.until()) - before
-        assert not fresh or len(ejections.until()) <= policy.most(len(endpoints))
+        fresh = set(ejections.list_ejections()) - before
+        assert not fresh or len(ejections.list_ejections()) <= policy.compute_most_ejected(len(endpoints))
         if others is not None:
             endpoints = others
             assert ejections.keep_service(NAME, policy, {PORT: endpoints}, now) == {
-                key for _, key in ejections.until()
+                key for _, key in ejections.list_ejections()
             }
-        out = {key for _, key in ejections.until()}
+        out = {key for _, key in ejections.list_ejections()}
         assert out < endpoints or not out
         assert set(ejections.watched) == endpoints
-        assert all(until > now for until in ejections.until().values())
+        assert all(until > now for until in ejections.list_ejections().values())
         due = ejections.due()
         assert (due is None) == (not out)
     ejections.keep_service(NAME, None, {}, now)
-    assert (ejections.watched, ejections.until(), ejections.due()) == ({}, {}, None)
+    assert (ejections.watched, ejections.list_ejections(), ejections.due()) == ({}, {}, None)
 
 
 @given(policies, st.integers(1, 12))
@@ -80,4 +80,4 @@ def test_who_answers_in_between_stays(policy: EjectionPolicy, rows: object) -> N
     for failures in rows:
         outliers.take_tally(ENDPOINTS[0], Tally(failures=min(failures, policy.after - 1)), 0.0)
         outliers.take_tally(ENDPOINTS[0], Tally(answered=True), 0.0)
-    assert not outliers.ejected()
+    assert not outliers.list_ejected()

@@ -15,7 +15,7 @@ from vipwire.model.spread import Algorithm
 from vipwire.modes.ipvs.explain.explainer import IpvsExplainer
 from vipwire.modes.ipvs.marks import Marks
 from vipwire.modes.ipvs.render import render_service
-from vipwire.modes.ipvs.skeleton import node_objects
+from vipwire.modes.ipvs.skeleton import build_node_objects
 from vipwire.plan.plan import Forward, Reject
 from vipwire.plan.resolve import Answered, Packet, resolve_packet
 from vipwire.reconcile.explainer import Walk
@@ -31,7 +31,7 @@ class Both(Pair):
 
 def both(world: World) -> Both:
     plan, services = planned(world)
-    objects = dict(node_objects(world.node))
+    objects = dict(build_node_objects(world.node))
     marks = Marks(world.node.masquerade_mark)
     for each in services:
         rendered = render_service(world.space.family, "rr", marks, each)

@@ -21,8 +21,8 @@ from vipwire.model.spread import Algorithm
 from vipwire.modes.nftables.explain.explainer import walk_table
 from vipwire.modes.nftables.explain.table import Table
 from vipwire.modes.nftables.table.render import render_service
-from vipwire.modes.nftables.table.skeleton import node_objects
-from vipwire.plan.plan import Forward, FrontendKind, Memory, Target, choose_memory, sticky_actions
+from vipwire.modes.nftables.table.skeleton import build_node_objects
+from vipwire.plan.plan import Forward, FrontendKind, Memory, Target, choose_memory, list_sticky_actions
 from vipwire.plan.resolve import Answered, Packet, resolve_packet
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState, Verdict
@@ -51,7 +51,7 @@ class Both(Pair):
 
 def both(world: World) -> Both:
     plan, services = planned(world)
-    objects = dict(node_objects(world.node))
+    objects = dict(build_node_objects(world.node))
     for each in services:
         rendered = render_service(world.space.family, each)
         objects |= {**rendered.own, **rendered.shared}
@@ -120,7 +120,7 @@ def test_what_is_remembered_counts_at_the_frontends_that_share_it_and_at_no_othe
     data: st.DataObject, pair: Both
 ) -> None:
     """What one packet leaves in the memory decides the way of another of the same client, as the plan says."""
-    sticky = [key for key, frontend in pair.plan.frontends.items() if any(sticky_actions(frontend))]
+    sticky = [key for key, frontend in pair.plan.frontends.items() if any(list_sticky_actions(frontend))]
     packet = data.draw(packets_for(pair.world, sticky))
     other = data.draw(st.one_of(packets_for(pair.world, sticky), pair.packets()))
     other = other._replace(source=packet.source, interface=packet.interface, from_node=packet.from_node)

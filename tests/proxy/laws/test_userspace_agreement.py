@@ -13,7 +13,7 @@ from vipwire.modes.userspace.explain import UserspaceExplainer
 from vipwire.modes.userspace.names import Front, Rule
 from vipwire.modes.userspace.render import render_service
 from vipwire.modes.userspace.settings import Choices
-from vipwire.modes.userspace.skeleton import node_objects
+from vipwire.modes.userspace.skeleton import build_node_objects
 from vipwire.plan.resolve import Answered, Packet, resolve_packet
 from vipwire.reconcile.explainer import Walk
 from vipwire.reconcile.steps import End, ObjectState
@@ -30,7 +30,7 @@ class Both(Pair):
 
 def both(world: World) -> Both:
     plan, services = planned(world)
-    objects = dict(node_objects(world.node, CHOICES))
+    objects = dict(build_node_objects(world.node, CHOICES))
     for each in services:
         objects |= render_service(world.node, CHOICES, each).own
     return Both(world, plan, objects)

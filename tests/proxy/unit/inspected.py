@@ -67,15 +67,15 @@ class Teller(Explainer[str, str, None]):
         super().__init__("shelf --family IPv4")
         self._walk, self._remains = walk, remains
 
-    def script(self, delta: Delta[str, str]) -> Iterable[str]:
+    def write_script(self, delta: Delta[str, str]) -> Iterable[str]:
         yield from (f"delete {key}" for key in delta.removed)
         yield from (f"set {key} {new}" for key, (_, new) in delta.changed.items())
         yield from (f"set {key} {value}" for key, value in delta.added.items())
 
-    def foreign_objects(self) -> str:
+    def describe_foreign_objects(self) -> str:
         return self._remains
 
-    def commands_to_remove_foreign(self) -> Iterable[str]:
+    def write_removal_of_foreign(self) -> Iterable[str]:
         return ("clear",)
 
     def arrange(self, observed: Mapping[str, str], wanted: Mapping[str, str], own: frozenset[Address]) -> None:

@@ -45,7 +45,9 @@ def test_a_jump_of_the_clock_moves_no_end(tmp_path: Path, monkeypatch: pytest.Mo
     assert read_orders(path) == ORDERS
     assert change_orders(path, lambda orders: orders) == ORDERS
     assert read_orders(path) == ORDERS
-    monkeypatch.setattr(drains, "boot_id", lambda: "another")  # the folder outlived a reboot: only the clock is there
+    monkeypatch.setattr(
+        drains, "read_boot_id", lambda: "another"
+    )  # the folder outlived a reboot: only the clock is there
     monkeypatch.setattr(drains, "boot_time", lambda: booted - 3600 + 10)
     assert [order.until for order in read_orders(path)] == [None, 20.0, 10.0]
 

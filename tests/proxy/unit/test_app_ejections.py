@@ -50,7 +50,7 @@ class Kernel:
         self._waiting += messages
         self._other.send(b"!")
 
-    def pending(self, size: int) -> Iterator[Message]:
+    def read_pending_messages(self, size: int) -> Iterator[Message]:
         assert size >= 1024
         with contextlib.suppress(BlockingIOError):
             self._mine.recv(100, socket.MSG_DONTWAIT)
@@ -77,7 +77,7 @@ class World:
         self.metrics, self.refuse = Metrics("nftables"), False
         self.watch = EjectionWatch(self, self.metrics, self.told.put_nowait, self.made)
 
-    def watched(self) -> frozenset[EndpointKey]:
+    def list_watched_endpoints(self) -> frozenset[EndpointKey]:
         return self.asked
 
     def made(self) -> Any:

@@ -245,19 +245,19 @@ def test_an_ejection_is_synced_at_once_and_its_end_in_its_time_and_nobody_has_as
     pods = slice_of("web", endpoint("10.0.0.1"), endpoint("10.0.0.2"))
     machine = Machine().listed(Upserted(asked), Upserted(pods), Upserted(service("db", "10.96.0.2"))).settled()
     engine = machine.engine
-    assert engine.watched() == {*failing("10.0.0.1"), *failing("10.0.0.2")}
+    assert engine.list_watched_endpoints() == {*failing("10.0.0.1"), *failing("10.0.0.2")}
     assert not engine.observe(failing("10.9.9.9"), 10.0)
     assert engine.observe(failing("10.0.0.1"), 10.0)
     assert engine.due(10.0) == 0
-    assert engine.ejection_notes() == []  # clients meet it as yet
+    assert engine.take_ejection_notes() == []  # clients meet it as yet
     for now in (10.0, 40.0):
         (outcome,) = engine.sync(now)
         assert names(outcome.changes) == names(outcome.unasked) == {"web"}
         if now == 10.0:
             assert engine.due(10.0) == pytest.approx(PERIOD - 10.0)  # the check of the kernel
-            assert engine.ejected() == {(asked.port_name(asked.ports[0]), *failing("10.0.0.1")): 40.0}
-    assert [note.seconds for note in engine.ejection_notes()] == [30.0, 0.0]
-    assert (engine.ejection_notes(), engine.ejected()) == ([], {})
+            assert engine.list_ejections() == {(asked.port_name(asked.ports[0]), *failing("10.0.0.1")): 40.0}
+    assert [note.seconds for note in engine.take_ejection_notes()] == [30.0, 0.0]
+    assert (engine.take_ejection_notes(), engine.list_ejections()) == ([], {})
 
 
 def test_where_an_event_comes_with_an_ejection_the_change_was_asked_for() -> None:

@@ -17,7 +17,7 @@ from vipwire.file_io.file_watch import FileWatch
 from vipwire.model.net import Family, parse_address
 from vipwire.proxy_daemon.reloader import ConfigChange, Reloader, compare_configs
 from vipwire.proxy_daemon.serve.metrics import Metrics
-from vipwire.proxy_daemon.servers import server_settings
+from vipwire.proxy_daemon.servers import select_server_settings
 from vipwire.proxy_daemon.start.machine import list_conntrack_sysctls
 from vipwire.proxy_daemon.sync.node_plan import build_node_plan
 
@@ -82,7 +82,9 @@ SEEN: dict[str, Callable[[Config], Any]] = {
     "the log": lambda config: config.logging,
     "the kernel's settings": lambda config: (list_conntrack_sysctls(config.conntrack, 2), config.oom_score_adj),
     "the pace": lambda config: [dataclasses.replace(config, mode=mode).sync for mode in ("", "iptables", "ipvs")],
-    "the servers": lambda config: [server_settings(name, config) for name in ("healthz server", "metrics server")],
+    "the servers": lambda config: [
+        select_server_settings(name, config) for name in ("healthz server", "metrics server")
+    ],
     "the plan": lambda config: [
         build_node_plan(each, family, "node", None, (), [parse_address("192.0.2.1")])
         for family in Family

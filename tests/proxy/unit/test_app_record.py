@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from vipwire.config.flags import build_config, explicit_flags, parse_flags
-from vipwire.file_io.files import state_file
+from vipwire.config.flags import build_config, list_explicit_flags, parse_flags
+from vipwire.file_io.files import build_state_path
 from vipwire.process_lifecycle.single_instance import Holder
 from vipwire.proxy_daemon.start import record
 from vipwire.proxy_daemon.start.record import ProxyRecord, ProxyState, Recorder, open_record, read_record
@@ -129,7 +129,7 @@ def test_no_record_of_a_running_proxy_is_removed(tmp_path: Path) -> None:
 
 
 def test_what_an_earlier_boot_has_left_is_removed(tmp_path: Path) -> None:
-    own = state_file(str(tmp_path), "proxy", "json").stem.removeprefix("proxy-")
+    own = build_state_path(str(tmp_path), "proxy", "json").stem.removeprefix("proxy-")
     boot = own.partition("-")[0]
     other = f"{int(boot, 16) ^ 1:08x}-7"
     of_today(tmp_path, other, 0.5, f"announced-{other}.json", f"proxy-{other}.new")
@@ -161,7 +161,7 @@ def test_no_link_and_no_pipe_where_it_is_written_first_takes_it(
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
     elsewhere.touch()
-    plant(state_file(str(tmp_path), "proxy", "json.new"), elsewhere)
+    plant(build_state_path(str(tmp_path), "proxy", "json.new"), elsewhere)
     open_record(str(tmp_path)).write(RECORD)
     assert elsewhere.read_text() == ""
     assert read_record(str(tmp_path))[1] is not None
@@ -190,13 +190,13 @@ def test_it_is_written_when_it_says_something_new(tmp_path: Path) -> None:
 )
 def test_the_flags_of_a_configuration_give_it_again(words: list[str]) -> None:
     config = build_config(parse_flags(words)).config
-    again = build_config(parse_flags(explicit_flags(config))).config
+    again = build_config(parse_flags(list_explicit_flags(config))).config
     assert again == config
 
 
 def test_what_is_asked_for_once_is_not_among_them() -> None:
     config = build_config(parse_flags(["--takeover", "--state-dir=/tmp", "--cluster-cidr=10.0.0.0/8"])).config
-    assert explicit_flags(config) == ("--cluster-cidr=10.0.0.0/8",)
+    assert list_explicit_flags(config) == ("--cluster-cidr=10.0.0.0/8",)
 
 
 def test_what_a_file_says_is_among_them(tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_what_a_file_says_is_among_them(tmp_path: Path) -> None:
         "mode: iptables\nclusterCIDR: 10.1.0.0/16\niptables: {masqueradeAll: true, syncPeriod: 2s}\n"
     )
     config = build_config(parse_flags([f"--config={path}"])).config
-    again = build_config(parse_flags(explicit_flags(config))).config
+    again = build_config(parse_flags(list_explicit_flags(config))).config
     assert (again.cluster_cidr, again.proxy_mode) == ("10.1.0.0/16", "iptables")
     assert again.sync == config.sync
 
@@ -214,4 +214,4 @@ def test_what_a_file_says_is_among_them(tmp_path: Path) -> None:
 def test_relative_folders_are_where_the_proxy_saw_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     config = build_config(parse_flags(["--manifests=services"])).config
-    assert explicit_flags(config) == (f"--manifests={tmp_path}/services",)
+    assert list_explicit_flags(config) == (f"--manifests={tmp_path}/services",)

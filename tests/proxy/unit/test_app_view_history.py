@@ -13,7 +13,7 @@ from vipwire.model.names import ObjectName
 from vipwire.model.net import Family
 from vipwire.plan.planner import PlanChange
 from vipwire.proxy_daemon import view as module
-from vipwire.proxy_daemon.servers import command_line
+from vipwire.proxy_daemon.servers import build_command_line
 from vipwire.proxy_daemon.sync.engine import Outcome
 from vipwire.proxy_daemon.view import Change, History
 from vipwire.watched_objects.event import Deleted, Kind
@@ -97,9 +97,9 @@ def test_where_nothing_can_be_written_the_proxy_goes_on(tmp_path: Path) -> None:
 
 def test_the_page_beside_a_proxy_has_its_flags() -> None:
     flags = ["--manifests=/m", "--cluster-cidr=10.0.0.0/8", "--nodeport-addresses=primary"]
-    assert command_line(build_config(parse_flags(flags)).config) == ()
+    assert build_command_line(build_config(parse_flags(flags)).config) == ()
     config = build_config(parse_flags([*flags, "--view-bind-address=127.0.0.1", "--state-dir=/s"])).config
-    command = command_line(config)
+    command = build_command_line(config)
     assert command[2:] == (
         *("vipwire", "view", "--view-bind-address=127.0.0.1:10247", "--beside-proxy", "--state-dir=/s"),
         *("--manifests=/m", "--nodeport-addresses=primary", "--cluster-cidr=10.0.0.0/8"),

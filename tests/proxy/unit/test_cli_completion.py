@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from vipwire.cli.main import main
 from vipwire.config.flags import FLAGS
-from vipwire.config.modes import mode_names
+from vipwire.config.modes import list_mode_names
 from vipwire.config.schema import Group
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def test_every_flag_of_the_proxy_is_completed_but_those_of_old_versions() -> Non
 
 @pytest.mark.parametrize("line", ["vipwire proxy --proxy-mode ", "vipwire proxy --cleanup --proxy-mode="])
 def test_values_are_completed(line: str) -> None:
-    assert completed(line) == list(mode_names())
+    assert completed(line) == list(list_mode_names())
 
 
 def test_a_value_behind_an_equals_sign_is_completed() -> None:

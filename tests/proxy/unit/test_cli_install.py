@@ -83,5 +83,5 @@ async def test_systemd_hears_that_it_is_ready_and_that_it_lives(tmp_path: Path) 
         assert listener.recv(64) == b"WATCHDOG=1"
     systemd.notify(systemd.READY, environ)  # nobody listens any more
     systemd.notify(systemd.READY, {})
-    assert systemd.watchdog_seconds({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}) == 0
-    assert systemd.watchdog_seconds({}) == 0
+    assert systemd.read_watchdog_seconds({"WATCHDOG_USEC": "1000000", "WATCHDOG_PID": "1"}) == 0
+    assert systemd.read_watchdog_seconds({}) == 0

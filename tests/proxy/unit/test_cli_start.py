@@ -39,8 +39,8 @@ dataclasses._process_class = lambda cls, *rest: found.append(cls) or process(cls
 import vipwire.cli.start
 from vipwire.cli.start import install_lean_prometheus
 install_lean_prometheus()
-from vipwire.cli.proxy import build_config, given_flags
-config, _ = build_config(given_flags(["--master=http://127.0.0.1:1", "--cluster-cidr=10.244.0.0/16"]))
+from vipwire.cli.proxy import build_config, parse_given_flags
+config, _ = build_config(parse_given_flags(["--master=http://127.0.0.1:1", "--cluster-cidr=10.244.0.0/16"]))
 from vipwire.proxy_daemon import run
 import vipwire.modes.nftables.driver
 from vipwire.modes.nftables.kernel import NftablesBackend

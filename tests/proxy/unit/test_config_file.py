@@ -9,7 +9,7 @@ import yaml
 from tests.fakes.kubeadm import CONFIG_MAP
 
 from vipwire.config.configuration import Config, LocalMode, SyncSettings
-from vipwire.config.file import config_document, dump_config, load_config, read_config
+from vipwire.config.file import build_config_document, dump_config, load_config, read_config
 from vipwire.config.kinds import ModuleVerbosity
 from vipwire.config.sections import IPVS
 from vipwire.errors import ConfigError
@@ -76,7 +76,7 @@ def _same(config: Config) -> Config:
 
 
 def test_the_written_defaults_are_kube_proxys_except_that_nftables_does_not_wait() -> None:
-    assert config_document(Config()) == yaml.safe_load(DEFAULTS)
+    assert build_config_document(Config()) == yaml.safe_load(DEFAULTS)
 
 
 def test_a_file_with_the_type_only_is_the_defaults() -> None:
@@ -133,7 +133,7 @@ def test_every_kind_of_value_is_read() -> None:
 
 @pytest.mark.parametrize("indent", [None, 2, "\t"])
 def test_json_is_read_too(indent: str | int | None) -> None:
-    text = json.dumps(config_document(dataclasses.replace(Config(), mode="nftables")), indent=indent)
+    text = json.dumps(build_config_document(dataclasses.replace(Config(), mode="nftables")), indent=indent)
     assert read_config(text).config.mode == "nftables"
 
 
@@ -155,8 +155,8 @@ def test_of_a_field_that_is_given_twice_the_last_one_counts_with_one_warning() -
 def test_the_userspace_field_of_old_files_is_read_and_only_written_when_it_was_set() -> None:
     config = _config("udpIdleTimeout: 1s\n")
     assert config.udp_idle_timeout == 1.0
-    assert config_document(config)["udpIdleTimeout"] == "1s"
-    assert "udpIdleTimeout" not in config_document(Config())
+    assert build_config_document(config)["udpIdleTimeout"] == "1s"
+    assert "udpIdleTimeout" not in build_config_document(Config())
 
 
 def test_yaml_anchors_and_merges_work() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from vipwire.config.configuration import ROWS, Config
-from vipwire.config.flags import FLAGS, build_config, flag_values, parse_flags
+from vipwire.config.flags import FLAGS, build_config, list_flag_values, parse_flags
 from vipwire.config.kinds import ModuleVerbosity, ValueKind, format_duration
 from vipwire.config.schema import Group
 from vipwire.errors import ConfigError
@@ -211,7 +211,7 @@ def test_the_old_name_of_cleanup_cleans_up() -> None:
 
 
 def test_flagz_shows_the_value_in_force_of_every_flag() -> None:
-    values = flag_values(
+    values = list_flag_values(
         _built("--ipvs-exclude-cidrs=10.0.0.0/8,11.0.0.0/8", "-v=3", "--feature-gates=AllAlpha=true")
     )
     assert (values["ipvs-exclude-cidrs"], values["v"]) == ("10.0.0.0/8,11.0.0.0/8", "3")

@@ -15,13 +15,13 @@ def test_only_the_families_and_ports_of_what_is_given_are_looked_at() -> None:
     vip4, vip6 = (parse_address("10.96.0.1"), 53), (parse_address("fd00::1"), 54)
     nodes = frozenset({parse_address("fd00::aa")})
     some = endpoints(("10.0.0.1", 53))
-    assert Staleness({}, nodes).families() == ()
-    assert Staleness({vip4: some}, nodes).families() == (Family.IPV4,)
-    assert Staleness({vip4: some, vip6: some}).families() == (Family.IPV4, Family.IPV6)
-    assert Staleness({(None, 30000): some}, nodes).families() == (Family.IPV6,)
-    assert Staleness({}, service_cidrs=(Prefix.parse("10.96.0.0/12"),)).families() == (Family.IPV4,)
-    assert Staleness({vip4: some, vip6: some}).ports() == frozenset({53, 54})
-    assert Staleness({vip4: some}, service_cidrs=(Prefix.parse("10.96.0.0/12"),)).ports() is None
+    assert Staleness({}, nodes).list_families() == ()
+    assert Staleness({vip4: some}, nodes).list_families() == (Family.IPV4,)
+    assert Staleness({vip4: some, vip6: some}).list_families() == (Family.IPV4, Family.IPV6)
+    assert Staleness({(None, 30000): some}, nodes).list_families() == (Family.IPV6,)
+    assert Staleness({}, service_cidrs=(Prefix.parse("10.96.0.0/12"),)).list_families() == (Family.IPV4,)
+    assert Staleness({vip4: some, vip6: some}).list_ports() == frozenset({53, 54})
+    assert Staleness({vip4: some}, service_cidrs=(Prefix.parse("10.96.0.0/12"),)).list_ports() is None
 
 
 def test_each_port_of_a_range_has_the_endpoints_that_packets_to_it_reach() -> None:

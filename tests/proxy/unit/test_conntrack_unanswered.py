@@ -34,9 +34,9 @@ def test_which_flows_go(flow: Flow, *, goes: bool) -> None:
 
 def test_where_they_are_looked_for() -> None:
     both = Unanswered(frozenset({(17, ip("fd00::1"), 53), (6, SILENT, 8080)}), frozenset({53}))
-    assert both.families() == (Family.IPV4, Family.IPV6)
-    assert both.protocols() == (Protocol.TCP, Protocol.UDP)
-    assert both.ports() == frozenset({53})
+    assert both.list_families() == (Family.IPV4, Family.IPV6)
+    assert both.list_protocols() == (Protocol.TCP, Protocol.UDP)
+    assert both.list_ports() == frozenset({53})
 
 
 def change(annotations: tuple[tuple[str, str], ...] = EJECTING) -> PlanChange:
@@ -61,7 +61,7 @@ def test_what_an_ejection_leaves_out_of_the_pools_is_waited_for_in_vain() -> Non
 
 def test_with_a_range_of_ports_every_flow_is_looked_at() -> None:
     waiting = find_unanswered([change((*EJECTING, ("vipwire.io/port-range", "70-90")))])
-    assert (waiting.endpoints, waiting.ports()) == (frozenset({(6, SILENT, 8080)}), None)
+    assert (waiting.endpoints, waiting.list_ports()) == (frozenset({(6, SILENT, 8080)}), None)
 
 
 def test_where_nobody_ejects_nothing_is_deleted() -> None:

@@ -21,7 +21,7 @@ from vipwire.modes.ipvs.objects import ranges
 from vipwire.modes.ipvs.objects.device import parse_sources
 from vipwire.modes.ipvs.objects.names import Ipset, MarkRule, Object, ObjectKey, SetEntry, Vip
 from vipwire.modes.ipvs.ownership import GUARDS
-from vipwire.modes.ipvs.skeleton import node_objects
+from vipwire.modes.ipvs.skeleton import build_node_objects
 from vipwire.modes.xtables.ownership import count_chains, write_removals
 from vipwire.modes.xtables.save import ChainName, read_table
 from vipwire.plan.node import NodePlan
@@ -42,7 +42,7 @@ fd00:0010:0244:0000:0000:0000:0000:0005 0050 FIN_WAIT       899
 
 def saved(family: Family) -> dict[str, str]:
     """Write the tables as iptables-save does where ipvs mode is in force."""
-    chains = {key: value for key, value in node_objects(NodePlan(family)).items() if isinstance(key, ChainName)}
+    chains = {key: value for key, value in build_node_objects(NodePlan(family)).items() if isinstance(key, ChainName)}
     tables: dict[str, str] = {}
     for table in ("mangle", "nat", "filter"):
         lines = [f"*{table}", *(f":{name} - [0:0]" for where, name in chains if where == table)]
@@ -75,7 +75,7 @@ def leave(mode: str, running: str = "", held: Collection[ChainName] = ()) -> lis
     family = Family.IPV4
     known, tables = list_owners(family), read_saved(family)
     for table, chains in tables.items():  # what the running mode has too, it has written anew
-        chains.update({each: [] for each in chains if running and known[running].owns(table, each)})
+        chains.update({each: [] for each in chains if running and known[running].owns_chain(table, each)})
     return "".join(write_removals(tables, [known[mode]], known.get(running), held)).splitlines()
 
 

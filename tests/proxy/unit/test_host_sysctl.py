@@ -13,8 +13,8 @@ from vipwire.linux.host.settings import (
     apply_sysctls,
     list_router_sysctls,
     read_sysctl,
-    remedy_of,
     set_oom_score_adj,
+    suggest_remedy,
 )
 from vipwire.model.sysctl import Sysctl, Want
 
@@ -105,7 +105,7 @@ def test_a_setting_that_is_no_number_is_an_obstacle(tmp_path: Path) -> None:
     ],
 )
 def test_a_refused_write_has_a_remedy_for_its_reason(code: int, remedy: str) -> None:
-    assert remedy in remedy_of(BUCKETS, code)
+    assert remedy in suggest_remedy(BUCKETS, code)
 
 
 LEARNED = f"{'0' * 32} 00 {'0' * 32} 00 fe80{'0' * 27}1 00000400 00000001 00000000 00450003     eth0\n"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from vipwire.inspect.explain.routes import masquerade_source
+from vipwire.inspect.explain.routes import choose_masquerade_source
 from vipwire.linux.netlink.links import SCOPE_GLOBAL, SCOPE_HOST, SCOPE_LINK, InterfaceAddress
 from vipwire.model.net import format_address, parse_address
 
@@ -44,7 +44,7 @@ SIX = (
     ],
 )
 def test_the_kernels_choice(link: int, next_hop: str, destination: str, expected: str) -> None:
-    found = masquerade_source(link, parse_address(next_hop), parse_address(destination), (*FOUR, *SIX))
+    found = choose_masquerade_source(link, parse_address(next_hop), parse_address(destination), (*FOUR, *SIX))
     assert found is not None
     assert format_address(found) == expected
 
@@ -55,15 +55,15 @@ def test_the_kernels_choice(link: int, next_hop: str, destination: str, expected
 def test_an_address_of_loopback_comes_first_where_the_interface_has_none(alias: str, destination: str) -> None:
     target = parse_address(destination)
     ours = (held(LOOPBACK, alias), *FOUR[1:], *SIX[1:])
-    assert masquerade_source(POD, target, target, ours) == parse_address(alias.partition("/")[0])
+    assert choose_masquerade_source(POD, target, target, ours) == parse_address(alias.partition("/")[0])
 
 
 def test_deprecated_addresses_come_last() -> None:
     target = parse_address("2001:db8:1::5")
     ours = (held(UPLINK, "2001:db8:113::1/64", flags=DEPRECATED), held(UPLINK, "fd00:192:168::1/64"))
-    assert masquerade_source(UPLINK, target, target, ours) == parse_address("fd00:192:168::1")
+    assert choose_masquerade_source(UPLINK, target, target, ours) == parse_address("fd00:192:168::1")
 
 
 def test_without_an_address_there_is_none() -> None:
     target = parse_address("203.0.113.2")
-    assert masquerade_source(UPLINK, target, target, SIX) is None
+    assert choose_masquerade_source(UPLINK, target, target, SIX) is None

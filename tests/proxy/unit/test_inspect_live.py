@@ -4,8 +4,8 @@ import pytest
 
 from vipwire.inspect.command.show import build_console
 from vipwire.inspect.node.flows import FlowNotification, Frontends
-from vipwire.inspect.top import Rates, top_view
-from vipwire.inspect.trace import Tracer, event_view, summary_view
+from vipwire.inspect.top import Rates, build_top_view
+from vipwire.inspect.trace import Tracer, build_event_view, build_summary_view
 from vipwire.linux.netlink.conntrack import STATUS_SEEN_REPLY, Flow, FlowChange, FlowEvent
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Protocol, parse_address
@@ -39,7 +39,7 @@ def test_one_that_was_not_translated_is_said_so(frontends: Frontends) -> None:
     document = Tracer(frontends).describe_notification(notification(FlowChange.NEW, untranslated))
     assert document is not None
     assert document["endpoint"] is None
-    assert "not translated" in event_view(document).plain
+    assert "not translated" in build_event_view(document).plain
 
 
 def test_the_summary_counts_and_says_what_was_lost(frontends: Frontends) -> None:
@@ -54,7 +54,7 @@ def test_the_summary_counts_and_says_what_was_lost(frontends: Frontends) -> None
     ]
     screen = build_console(100)
     with screen.capture() as out:
-        screen.print(summary_view(summary))
+        screen.print(build_summary_view(summary))
     assert "75 %" in out.get()
     assert "the list is incomplete" in out.get()
 
@@ -75,7 +75,7 @@ def test_rates_are_of_the_window_and_tracked_connections_of_now(frontends: Front
     ]
     screen = build_console(100)
     with screen.capture() as out:
-        screen.print(top_view(document, 2))
+        screen.print(build_top_view(document, 2))
     assert "default/web:http" in out.get()
     assert "1 more lines" in out.get()
 
@@ -95,7 +95,7 @@ def test_what_the_mode_alone_has_seen_is_new_too(frontends: Frontends) -> None:
     ]
     screen = build_console(100)
     with screen.capture() as out:
-        screen.print(top_view(document, 5))
+        screen.print(build_top_view(document, 5))
     assert [line.split()[:2] for line in out.get().splitlines() if ":" in line] == [
         ["default/web:http", "4.1"],
         ["10.244.2.11:8080", "4"],

@@ -20,7 +20,7 @@ from vipwire.inspect.page.gate import COOKIE, AccessControl
 from vipwire.inspect.page.look import Look, build_row
 from vipwire.inspect.page.questions import find_question
 from vipwire.inspect.page.site import MOST_READERS, SAFE, PageSite
-from vipwire.inspect.status.document import service_document
+from vipwire.inspect.status.document import build_service_document
 
 TOKEN = "0123456789abcdef" * 2
 HOSTILE = "</script><img src=x onerror=alert(1)>\n\nevent: head\ndata: {}"
@@ -151,7 +151,8 @@ def test_a_row_sums_a_service_up(tmp_path: Path) -> None:
     config = make_config(tmp_path, example())
     seen = look(config, programmed(config))
     rows = {
-        row["name"]: row for row in (build_row(service_document(seen, each)) for each in seen.store.services.values())
+        row["name"]: row
+        for row in (build_row(build_service_document(seen, each)) for each in seen.store.services.values())
     }
     web = rows["default/web"]
     assert (web["endpoints"], web["used"], web["state"]) == (4, 2, "as planned")

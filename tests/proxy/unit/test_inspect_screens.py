@@ -18,10 +18,10 @@ from vipwire.inspect.explain.document import Way, explain_document, explain_view
 from vipwire.inspect.explain.explanation import explain_packet
 from vipwire.inspect.explain.packet import find_services, read_packet
 from vipwire.inspect.node.situation import Situation
-from vipwire.inspect.status.document import status_document
-from vipwire.inspect.status.tables import status_view
-from vipwire.inspect.top import top_view
-from vipwire.inspect.trace import BEHIND_THE_TIME, event_view
+from vipwire.inspect.status.document import build_status_document
+from vipwire.inspect.status.tables import build_status_view
+from vipwire.inspect.top import build_top_view
+from vipwire.inspect.trace import BEHIND_THE_TIME, build_event_view
 from vipwire.terminal.columns import Prose
 
 WIDTHS = (80, 120, 200)
@@ -64,12 +64,12 @@ def thousands(three: Situation) -> Any:
 
 
 def status(situation: Situation, service: str = "") -> Any:
-    return status_document(situation, find_services(situation.store.services, service))
+    return build_status_document(situation, find_services(situation.store.services, service))
 
 
 def test_status(three: Situation) -> None:
-    all_of_them = status_view(status(three), wide=False, details=False)
-    check_shown("screen-status.txt", all_of_them, status_view(status(three, "web"), wide=False, details=True))
+    all_of_them = build_status_view(status(three), wide=False, details=False)
+    check_shown("screen-status.txt", all_of_them, build_status_view(status(three, "web"), wide=False, details=True))
 
 
 def test_a_wide_status_in_a_file_lines_up_where_a_mode_listens_at_ports_of_its_own(three: Situation) -> None:
@@ -77,7 +77,9 @@ def test_a_wide_status_in_a_file_lines_up_where_a_mode_listens_at_ports_of_its_o
     for number, front in enumerate(document["services"][0]["ports"][0]["frontends"]):
         front["listening"] = [f"127.96.0.10:{8000 + number}"]
     out = io.StringIO()
-    show.write_view(Console(file=out, width=80, highlight=False), status_view(document, wide=True, details=False))
+    show.write_view(
+        Console(file=out, width=80, highlight=False), build_status_view(document, wide=True, details=False)
+    )
     assert matches_golden("screen-status-listening-in-a-file.txt", out.getvalue())
 
 
@@ -138,7 +140,7 @@ def test_top() -> None:
     ]
     document = {"seconds": 10.0, "source": "connection tracking events", "lostEvents": True, "rows": rows}
     document["refusedPerSecond"] = {"no-endpoints": 3.0}
-    check_shown("screen-top.txt", top_view(document, 20))
+    check_shown("screen-top.txt", build_top_view(document, 20))
 
 
 def test_trace() -> None:
@@ -146,7 +148,7 @@ def test_trace() -> None:
     event |= {"client": "[2001:db8:113::2]:35858", "vip": "[fd00:10:96::10]:80", "endpoint": "[fd00:10:244:1::12]:80"}
     new = event | {"event": "new", "time": "2026-11-23T09:06:19.868000+00:00"}
     ended = event | {"event": "destroyed", "time": "2026-11-23T09:06:29.868000+00:00", "seconds": 10.0}
-    check_shown("screen-trace.txt", *(Prose(event_view(each), BEHIND_THE_TIME) for each in (new, ended)))
+    check_shown("screen-trace.txt", *(Prose(build_event_view(each), BEHIND_THE_TIME) for each in (new, ended)))
 
 
 def test_check() -> None:
@@ -162,7 +164,7 @@ def test_check() -> None:
 @pytest.mark.parametrize("width", WIDTHS)
 def test_thousands_of_services_have_a_line_each_and_every_word_is_whole(three: Situation, width: int) -> None:
     document = thousands(three)
-    said = screen(status_view(document, wide=False, details=False), width)
+    said = screen(build_status_view(document, wide=False, details=False), width)
     lines = said.splitlines()
     assert MANY < len(lines) < MANY + 10
     over = [line for line in lines if len(line) > width]

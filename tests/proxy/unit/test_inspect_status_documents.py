@@ -13,13 +13,13 @@ from tests.proxy.unit.inspected import REFUSING, Shelf, Teller, example, look, m
 
 from vipwire.config.configuration import Config
 from vipwire.inspect.decisions import plan_document
-from vipwire.inspect.difference import choose_diff_exit_status, diff_document, script_lines
+from vipwire.inspect.difference import choose_diff_exit_status, diff_document, write_script_lines
 from vipwire.inspect.explain.document import explain_document
 from vipwire.inspect.explain.explanation import explain_packet
 from vipwire.inspect.explain.packet import find_services, read_packet
 from vipwire.inspect.node.situation import Situation
-from vipwire.inspect.status.document import status_document
-from vipwire.inspect.status.tables import status_view
+from vipwire.inspect.status.document import build_status_document
+from vipwire.inspect.status.tables import build_status_view
 from vipwire.model.net import Address, Family
 from vipwire.modes.inspection import Remark
 
@@ -52,19 +52,19 @@ def as_json(document: Any) -> str:
 @pytest.mark.parametrize(
     ("name", "view"),
     [
-        ("inspect-status-wide.txt", lambda made: shown(status_view(made, wide=True, details=True))),
+        ("inspect-status-wide.txt", lambda made: shown(build_status_view(made, wide=True, details=True))),
         ("inspect-status.json", as_json),
     ],
 )
 def test_status_is_the_recorded_one(drifted: Situation, name: str, view: Callable[[Any], str]) -> None:
-    document = status_document(drifted, find_services(drifted.store.services, ""))
+    document = build_status_document(drifted, find_services(drifted.store.services, ""))
     assert matches_golden(name, view(document))
 
 
 def test_what_a_mode_has_beside_rules_stands_in_the_head(drifted: Situation) -> None:
     standing = (Remark("programs", "8 of 9", "rules serve the others", bad=True), Remark("maps", "1 of 2"))
-    document = status_document(drifted, [], standing=standing)
-    head = shown(status_view(document, wide=False, details=False)).splitlines()
+    document = build_status_document(drifted, [], standing=standing)
+    head = shown(build_status_view(document, wide=False, details=False)).splitlines()
     assert "programs: 8 of 9 (rules serve the others)" in head
     assert "maps: 1 of 2" in head
     assert [each["bad"] for each in document["standing"]] == [True, False]
@@ -97,11 +97,11 @@ def test_nothing_to_do_is_exit_status_0(config: Config) -> None:
 
 def test_without_the_kernel_the_state_is_unknown_with_its_reason(config: Config) -> None:
     blind = look(config, None, None, "run as root")
-    document = status_document(blind, find_services(blind.store.services, "web"))
+    document = build_status_document(blind, find_services(blind.store.services, "web"))
     assert document["families"][0]["state"] == "unknown"
     assert document["families"][0]["reason"] == "run as root"
     assert document["services"][0]["kernel"][0]["state"] == "unknown"
-    assert "run as root" in shown(status_view(document, wide=False, details=False))
+    assert "run as root" in shown(build_status_view(document, wide=False, details=False))
     assert choose_diff_exit_status(diff_document(blind, None)) == 2
 
 
@@ -117,7 +117,7 @@ def test_a_difference_is_text_for_one_tool_a_family(drifted: Situation) -> None:
     """Whatever is no command of the tool is a comment, line by line, however long."""
     document = diff_document(drifted, None)
     (family,) = document["families"]
-    lines = list(script_lines(family | {"reason": f"read\nby halves, {'long ' * 100}"}))
+    lines = list(write_script_lines(family | {"reason": f"read\nby halves, {'long ' * 100}"}))
     assert lines[:3] == ["# IPv4: read", f"# by halves, {'long ' * 100}", "# IPv4, for shelf --family IPv4"]
     assert lines[3:] == family["script"]
     assert diff_document(drifted, None, [Family.IPV6])["families"] == []

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from tests.proxy.unit.inspected import example, make_config
 
 from vipwire.cli.main import main
-from vipwire.config.flags import explicit_flags
+from vipwire.config.flags import list_explicit_flags
 from vipwire.inspect.status.tables import describe_proxy
 from vipwire.process_lifecycle.single_instance import Holder
 from vipwire.proxy_daemon.start import record as app_record
@@ -22,7 +22,7 @@ from vipwire.proxy_daemon.start.record import ProxyRecord, Recorder, open_record
 def record(tmp_path: Path) -> ProxyRecord:
     (tmp_path / "objects").mkdir()
     config = make_config(tmp_path / "objects", example())
-    flags = explicit_flags(config)
+    flags = list_explicit_flags(config)
     return ProxyRecord(7, 1_000_000.0, "1.2.3", "node-1", "nftables", flags, {"IPv4": 1_000_060.0, "IPv6": None})
 
 

@@ -138,7 +138,7 @@ def test_the_script_is_what_a_sync_would_write(world: World) -> None:
     held = objects(world)
     world.tables.log.clear()
     world.put(service("new", "10.96.0.9"), slice_of("new", endpoint("10.1.0.7")))
-    lines = list(IptablesExplainer(world.backend).script(compute_delta(held, world.reconciler.desired())))
+    lines = list(IptablesExplainer(world.backend).write_script(compute_delta(held, world.reconciler.desired())))
     world.sync()
     assert "\n".join(lines) == "".join(world.tables.log).rstrip("\n")
 

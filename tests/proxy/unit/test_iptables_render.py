@@ -8,7 +8,7 @@ from tests.fakes.values import HERE, cidr, endpoint, ips, node_plan, port, servi
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Family, Protocol
 from vipwire.model.service import EndpointPort, Service
-from vipwire.modes.iptables.mode import shortcomings
+from vipwire.modes.iptables.mode import find_shortcomings
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.plan.frontends import plan_service
 
@@ -85,7 +85,7 @@ def test_what_is_asked_for_in_vain_is_said() -> None:
     def lacking(settings: RuleSettings, **more: Any) -> list[str]:
         subject = service("web", "10.96.0.1", **more)
         plan = plan_service(node_plan(), subject, [slice_of("web", endpoint("10.1.0.1"))])
-        return [str(problem) for problem in shortcomings(settings, plan)]
+        return [str(problem) for problem in find_shortcomings(settings, plan)]
 
     by = {each: (("vipwire.io/algorithm", each),) for each in ("round-robin", "source-hash", "maglev")}
     assert not lacking(RuleSettings(), annotations=by["source-hash"])

@@ -19,7 +19,7 @@ from vipwire.modes.ipvs.objects.names import (
 )
 from vipwire.modes.ipvs.objects.names import Set as Which
 from vipwire.modes.ipvs.render import render_service
-from vipwire.modes.ipvs.skeleton import node_objects
+from vipwire.modes.ipvs.skeleton import build_node_objects
 from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
@@ -39,7 +39,7 @@ def objects(**fields: Any) -> dict[ObjectKey, Object]:
         node, service(**fields), [slice_of("web", endpoint("10.0.0.1", "node-1"), endpoint("10.0.0.2"))]
     )
     rendered = render_service(Family.IPV4, "rr", Marks(node.masquerade_mark), plan)
-    return {**node_objects(node), **rendered.own, **rendered.shared}
+    return {**build_node_objects(node), **rendered.own, **rendered.shared}
 
 
 def walked(

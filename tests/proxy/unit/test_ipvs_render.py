@@ -13,7 +13,7 @@ from vipwire.modes.ipvs.marks import Marks, choose_routing_mark
 from vipwire.modes.ipvs.objects.chains import parse_save, restore_text
 from vipwire.modes.ipvs.objects.names import ObjectKey, Rules, Set, Vip, VipRoute, set_name
 from vipwire.modes.ipvs.render import render_service
-from vipwire.modes.ipvs.skeleton import node_objects
+from vipwire.modes.ipvs.skeleton import build_node_objects
 from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.plan import FrontendKey
@@ -92,7 +92,9 @@ def test_names_of_ipv6_sets_are_kube_proxys() -> None:
 
 
 def test_the_rules_come_and_go_as_one_restore() -> None:
-    names = [key for key in node_objects(node_plan()) if isinstance(key, ChainName) and key.chain not in BUILT_IN]
+    names = [
+        key for key in build_node_objects(node_plan()) if isinstance(key, ChainName) and key.chain not in BUILT_IN
+    ]
     chains: dict[ChainName, Rules] = dict.fromkeys(names, ("-j RETURN",))
     chains[ChainName("nat", "PREROUTING")] = ('-m comment --comment "kubernetes service portals" -j KUBE-SERVICES',)
     text = restore_text(Delta(added=chains))

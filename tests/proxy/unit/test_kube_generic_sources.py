@@ -97,11 +97,13 @@ def body(name: str) -> dict[str, Any]:
 
 def test_an_object_whose_reading_fails_as_nobody_thought_is_a_problem_of_its_own() -> None:
     reader = ObjectReader(EXPLOSIVE)
-    listed = reader.listed((name, json.dumps(body(name)).encode()) for name in ("boom", "web"))
+    listed = reader.build_listed_event((name, json.dumps(body(name)).encode()) for name in ("boom", "web"))
     assert [each.name.name for each in listed.objects] == ["web"]
     (problem,) = listed.problems
     assert (problem.object.name, "ZeroDivisionError" in problem.message) == ("boom", True)
-    boom, web = (reader.changed(ObjectName("shop", n), json.dumps(body(n)).encode()) for n in ("boom", "web"))
+    boom, web = (
+        reader.build_change_event(ObjectName("shop", n), json.dumps(body(n)).encode()) for n in ("boom", "web")
+    )
     assert isinstance(boom, Deleted)
     assert boom.problems == (problem,)
     assert isinstance(web, Upserted)

@@ -15,12 +15,12 @@ from vipwire.kube.lease import (
     LeaseObserver,
     LeaseRequest,
     acquire_or_renew,
-    duration_of,
-    holder_of,
-    new_lease,
+    build_lease,
+    find_duration,
+    find_holder,
     release,
-    with_holder,
-    without_holder,
+    remove_holder,
+    set_holder,
 )
 
 SECONDS = 15
@@ -58,7 +58,7 @@ def test_leases_are_observed_by_their_names() -> None:
 
 
 def test_the_content_of_a_lease_that_changes_hands() -> None:
-    first = new_lease("lease", "first", SECONDS, at(0.5))
+    first = build_lease("lease", "first", SECONDS, at(0.5))
     assert first["spec"] == {
         "holderIdentity": "first",
         "leaseDurationSeconds": SECONDS,
@@ -66,18 +66,18 @@ def test_the_content_of_a_lease_that_changes_hands() -> None:
         "renewTime": "1970-01-01T00:00:00.500000Z",
         "leaseTransitions": 0,
     }
-    renewed = with_holder(first, "first", SECONDS, at(9))
+    renewed = set_holder(first, "first", SECONDS, at(9))
     assert renewed["spec"] == first["spec"] | {"renewTime": "1970-01-01T00:00:09.000000Z"}
-    ended = without_holder(renewed, at(10))
-    assert (holder_of(ended), duration_of(ended, SECONDS), ended["spec"]["leaseTransitions"]) == ("", 1.0, 0)
-    second = with_holder(ended, "second", SECONDS, at(11))
+    ended = remove_holder(renewed, at(10))
+    assert (find_holder(ended), find_duration(ended, SECONDS), ended["spec"]["leaseTransitions"]) == ("", 1.0, 0)
+    second = set_holder(ended, "second", SECONDS, at(11))
     assert (second["spec"]["leaseTransitions"], second["spec"]["acquireTime"][17:19]) == (1, "11")
 
 
 @pytest.mark.parametrize("spec", [None, {}, {"leaseDurationSeconds": "x"}, {"leaseDurationSeconds": -1}])
 def test_an_odd_lease_is_held_by_nobody_and_has_the_usual_duration(spec: object) -> None:
-    assert holder_of({"spec": spec}) == ""
-    assert duration_of({"spec": spec}, 7.0) == 7.0
+    assert find_holder({"spec": spec}) == ""
+    assert find_duration({"spec": spec}, 7.0) == 7.0
 
 
 class Server:
@@ -142,7 +142,7 @@ async def test_a_lease_is_released_by_its_holder_alone() -> None:
     with pytest.raises(LeaseHeldError):
         await release(server, "second", lambda: at(1))
     await release(server, "first", lambda: at(1))
-    assert holder_of(server.value) == ""
+    assert find_holder(server.value) == ""
 
 
 def test_a_lease_that_another_creates_first_is_held() -> None:

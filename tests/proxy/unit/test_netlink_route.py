@@ -3,7 +3,7 @@ import struct
 import pytest
 
 from vipwire.errors import DecodeError
-from vipwire.linux.host.addresses import LocalAddress, reachable_addresses
+from vipwire.linux.host.addresses import LocalAddress, select_reachable_addresses
 from vipwire.linux.netlink.links import (
     Interface,
     InterfaceAddress,
@@ -85,4 +85,4 @@ def test_reachable_are_the_addresses_that_others_can_use() -> None:
         )
     ]
     assert [item.family for item in found[:3]] == [Family.IPV4, Family.IPV4, Family.IPV6]
-    assert reachable_addresses(found) == {parse_address(text) for text in ("10.0.0.9", "10.0.0.1", "fd00::1")}
+    assert select_reachable_addresses(found) == {parse_address(text) for text in ("10.0.0.9", "10.0.0.1", "fd00::1")}

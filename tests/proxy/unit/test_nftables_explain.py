@@ -16,7 +16,7 @@ from vipwire.modes.nftables.explain.jhash import choose_slot, compute_jhash
 from vipwire.modes.nftables.explain.table import Table
 from vipwire.modes.nftables.table.names import CHAIN, Chain, Object, ObjectKey
 from vipwire.modes.nftables.table.render import render_service
-from vipwire.modes.nftables.table.skeleton import node_objects
+from vipwire.modes.nftables.table.skeleton import build_node_objects
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, BY_CHANCE, IN_TURN
 from vipwire.reconcile.steps import End, ObjectState
@@ -45,7 +45,7 @@ def objects(tmp_path: Path) -> Objects:
     ]
     config = make_config(tmp_path, [*example(), *extra])
     side = plan_family(config, list_once(make_source(config)), Family.IPV4, ())
-    made: Objects = node_objects(side.node)
+    made: Objects = build_node_objects(side.node)
     for plan in side.plans.values():
         rendered = render_service(Family.IPV4, plan)
         made |= {**rendered.own, **rendered.shared}

@@ -21,7 +21,7 @@ from vipwire.modes.nftables.probe import try_offloading
 from vipwire.modes.nftables.table import fastpath
 from vipwire.modes.nftables.table.names import Chain, Object, ObjectKey
 from vipwire.modes.nftables.table.script import build_operations
-from vipwire.modes.nftables.table.skeleton import compile_cached, node_objects
+from vipwire.modes.nftables.table.skeleton import build_node_objects, compile_cached
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.steps import ObjectState
@@ -36,7 +36,7 @@ def words(delta: Delta[ObjectKey, Object], family: Family = Family.IPV4) -> list
 
 @FAMILIES
 def test_without_a_threshold_there_is_nothing_of_it(family: Family) -> None:
-    plain, offloads = node_objects(node_plan(family)), node_objects(node_plan(family), offload_after=20)
+    plain, offloads = build_node_objects(node_plan(family)), build_node_objects(node_plan(family), offload_after=20)
     assert plain.items() <= offloads.items()
     assert set(offloads) - set(plain) == {fastpath.KEY, fastpath.ENTRY}
 
@@ -44,7 +44,7 @@ def test_without_a_threshold_there_is_nothing_of_it(family: Family) -> None:
 @FAMILIES
 @pytest.mark.parametrize("packets", [1, 20, 255, 256, 1 << 40])
 def test_the_threshold_is_read_from_the_kernels_rule_and_from_the_text(family: Family, packets: int) -> None:
-    entry = fastpath.fastpath_objects(packets)[fastpath.ENTRY]
+    entry = fastpath.build_fastpath_objects(packets)[fastpath.ENTRY]
     assert isinstance(entry, Chain)
     assert fastpath.read_threshold(family, compile_cached(entry.rules[0], family)) == packets
     assert fastpath.parse_threshold(entry) == packets
@@ -58,7 +58,7 @@ def test_another_rule_has_no_threshold(rule: str) -> None:
 
 
 def test_the_flowtable_is_there_before_rules_use_it_and_goes_after_them() -> None:
-    objects = fastpath.fastpath_objects(20)
+    objects = fastpath.build_fastpath_objects(20)
     coming, going = words(Delta(added=objects)), words(Delta(removed=objects))
     assert coming.index("add flowtable fastpath") < min(at for at, each in enumerate(coming) if "rule" in each)
     assert going[-1] == "delete flowtable fastpath"
@@ -89,7 +89,7 @@ def said(
     observed: int, wanted: int, *, protocol: Protocol = Protocol.TCP, target: Address = POD, node: bool = False
 ) -> str:
     """Explain a connection by a table with these thresholds; 0 for none."""
-    has, should = (fastpath.fastpath_objects(packets) for packets in (observed, wanted))
+    has, should = (fastpath.build_fastpath_objects(packets) for packets in (observed, wanted))
     table = Table(Family.IPV4, has, should, own=frozenset({NODE}))
     packet = Packet(NODE if node else CLIENT, VIP, protocol, 80, "" if node else "eth0", from_node=node)
     found = describe_offloading(table, packet, Run(target=(target, 80)))

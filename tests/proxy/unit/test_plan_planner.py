@@ -251,7 +251,7 @@ def one_more(services: int) -> int:
     before, web = Age.compared, Claimant(Age(services / 2), named("web"))
     key = FrontendKey(SHARED, Protocol.TCP, 60_000)
     assert claims.replace(web, [key], ()) == set()
-    assert claims.holder(web.name, key) is None
+    assert claims.find_holder(web.name, key) is None
     assert claims.remove(web.name) == set()
     return Age.compared - before
 

@@ -137,14 +137,14 @@ def test_the_oldest_of_all_that_overlap_holds_a_claim(history: Sequence[Claim]) 
                 rivals = [claimant(n) for n, others in now.items() for other in others if overlap(key, other)]
                 name = claimant(number_).name
                 expected = min(rivals).name
-                assert claims.holder(name, key) == (None if expected == name else expected)
+                assert claims.find_holder(name, key) == (None if expected == name else expected)
 
 
 def holders(
     claims: Claims, now: dict[int, tuple[FrontendKey | RangeKey, ...]]
 ) -> dict[tuple[ObjectName, FrontendKey | RangeKey], ObjectName | None]:
     return {
-        (claimant(number).name, key): claims.holder(claimant(number).name, key)
+        (claimant(number).name, key): claims.find_holder(claimant(number).name, key)
         for number, found in now.items()
         for key in found
     }
@@ -158,7 +158,7 @@ def test_what_is_removed_leaves_nothing_behind() -> None:
     assert claims.remove(claimant(1).name) == {claimant(2).name}
     assert claims.remove(claimant(2).name) == claims.remove(claimant(2).name) == set()
     assert claims.replace(claimant(3), [wide, single], ()) == set()
-    assert claims.holder(claimant(3).name, wide) is None
+    assert claims.find_holder(claimant(3).name, wide) is None
 
 
 def test_nobody_takes_a_range_of_anothers_cluster_ip() -> None:
@@ -166,4 +166,4 @@ def test_nobody_takes_a_range_of_anothers_cluster_ip() -> None:
     claims.replace(claimant(4), [FrontendKey(VIP, TCP, 80)], (VIP,))
     wide = RangeKey(VIP, TCP, 1, 100)
     claims.replace(claimant(0), [wide], ())
-    assert claims.holder(claimant(0).name, wide) == claimant(4).name
+    assert claims.find_holder(claimant(0).name, wide) == claimant(4).name

@@ -6,7 +6,7 @@ import pytest
 from tests.fakes.values import ip
 
 from vipwire.reconcile.explainer import Path, merge
-from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, state_of
+from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, compare_object
 
 HALF = Fraction(1, 2)
 
@@ -89,7 +89,7 @@ def test_a_step_in_words() -> None:
 
 def test_the_state_of_an_object() -> None:
     observed, wanted = {"same": 1, "other": 1, "surplus": 1}, {"same": 1, "other": 2, "missing": 1}
-    assert [state_of(key, observed, wanted).name for key in ("same", "other", "surplus", "missing")] == [
+    assert [compare_object(key, observed, wanted).name for key in ("same", "other", "surplus", "missing")] == [
         "PLANNED",
         "DIFFERENT",
         "FOREIGN",

@@ -6,10 +6,10 @@ from prometheus_client.metrics import MetricWrapperBase
 from tests.fakes.golden_text import matches_golden
 from tests.project.described_metrics import buckets_of, labelled, labels_of
 
-from vipwire.config.modes import mode_names
+from vipwire.config.modes import list_mode_names
 from vipwire.proxy_daemon.serve.metrics import SYNC_BUCKETS, BatchHistogram, Metrics
 
-MODES = mode_names()
+MODES = list_mode_names()
 
 
 def _described(metrics: Metrics) -> str:

@@ -11,7 +11,7 @@ from aiohttp import ClientSession
 from tests.fakes.values import node_plan
 
 from vipwire.config.configuration import Config
-from vipwire.config.file import config_document
+from vipwire.config.file import build_config_document
 from vipwire.http_server.pages import Site, serve_pages
 from vipwire.model.net import Family
 from vipwire.proxy_daemon.serve.health import ProxyHealth
@@ -24,7 +24,9 @@ from vipwire.proxy_daemon.sync.report import Reporter
 
 NOW = 1_790_000_000.0
 TEXT = "text/plain; charset=utf-8"
-INFO = ProxyInfo("nftables", "0.1.0", config_document(Config()), {"v": "0", "proxy-mode": ""}, started=NOW - 3725)
+INFO = ProxyInfo(
+    "nftables", "0.1.0", build_config_document(Config()), {"v": "0", "proxy-mode": ""}, started=NOW - 3725
+)
 
 
 class Page(NamedTuple):
@@ -123,7 +125,7 @@ def test_pages_of_the_metrics_server(path: str, content_type: str, body: str) ->
 def test_configz_is_the_configuration_with_its_type() -> None:
     page = _metrics_page("/configz")
     assert (page.status, page.content_type) == (200, "application/json")
-    assert json.loads(page.body) == {"kubeproxy.config.k8s.io": config_document(Config())}
+    assert json.loads(page.body) == {"kubeproxy.config.k8s.io": build_config_document(Config())}
     assert page.body.startswith(
         '{"kubeproxy.config.k8s.io":{"apiVersion":"kubeproxy.config.k8s.io/v1alpha1","kind":"KubeProxyConfiguration",'
     )

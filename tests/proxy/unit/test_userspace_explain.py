@@ -9,7 +9,7 @@ from vipwire.modes.userspace.explain import UserspaceExplainer
 from vipwire.modes.userspace.names import Front, Key, Rule, Value
 from vipwire.modes.userspace.render import render_service
 from vipwire.modes.userspace.settings import Choices
-from vipwire.modes.userspace.skeleton import node_objects
+from vipwire.modes.userspace.skeleton import build_node_objects
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta, compute_delta
@@ -25,7 +25,7 @@ def objects() -> dict[Key, Value]:
     node, choices = node_plan(), Choices()
     pods = slice_of("web", endpoint("10.0.0.1", "node-1"), endpoint("10.0.0.2"))
     plan = plan_service(node, service("web", "10.96.0.1", port(node_port=30080)), [pods])
-    return {**node_objects(node, choices), **render_service(node, choices, plan).own}
+    return {**build_node_objects(node, choices), **render_service(node, choices, plan).own}
 
 
 def walked(
@@ -69,7 +69,7 @@ def test_a_difference_names_a_port_where_it_is_known() -> None:
         key: value for key, value in wanted.items() if isinstance(key, Rule) and key.front == FRONT
     }
     explainer = UserspaceExplainer(Family.IPV4, lambda _: 40123)
-    assert all(":40123" in line for line in explainer.script(Delta(removed=rules)) if "DNAT" in line)
-    lines = list(UserspaceExplainer(Family.IPV4).script(compute_delta({}, wanted)))
+    assert all(":40123" in line for line in explainer.write_script(Delta(removed=rules)) if "DNAT" in line)
+    lines = list(UserspaceExplainer(Family.IPV4).write_script(compute_delta({}, wanted)))
     assert any(f":<port of {FRONT}>" in line for line in lines)
     assert not any("{port}" in line for line in lines)

@@ -195,7 +195,7 @@ def test_a_second_write_waits_for_no_acknowledgement_and_the_first_needs_no_call
         sock.send(b"first")
         served = settled(at, sock, peer)
         assert at.until(lambda: heard(served)) == b"first"
-        (link,) = [each for each in at.loop.handlers() if isinstance(each, RelayedConnection)]
+        (link,) = [each for each in at.loop.list_handlers() if isinstance(each, RelayedConnection)]
         delays = [link.server.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY) == 0]
         sock.send(b"second")
         assert at.until(lambda: heard(served)) == b"second"

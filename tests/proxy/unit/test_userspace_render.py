@@ -7,12 +7,12 @@ from tests.fakes.values import cidr, endpoint, ip, node_plan, port, service, sli
 from vipwire.model.net import Protocol
 from vipwire.model.service import EndpointPort, Service, ServicePort, TrafficPolicy
 from vipwire.modes.userspace import names
-from vipwire.modes.userspace.mode import shortcomings
+from vipwire.modes.userspace.mode import find_shortcomings
 from vipwire.modes.userspace.names import FILTER, NAT, Front, Key, Rule, Value
 from vipwire.modes.userspace.render import render_service
 from vipwire.modes.userspace.script import read_rules, write_script
 from vipwire.modes.userspace.settings import Bind, Choices
-from vipwire.modes.userspace.skeleton import node_objects
+from vipwire.modes.userspace.skeleton import build_node_objects
 from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.plan.frontends import plan_service
 from vipwire.plan.node import NodePlan
@@ -48,7 +48,7 @@ def everything(node: NodePlan | None = None) -> dict[Key, Value]:
         external_policy=TrafficPolicy.LOCAL,
     )
     node = node or node_plan(service_cidrs=(cidr("10.96.0.0/16"),))
-    objects = node_objects(node, RULES)
+    objects = build_node_objects(node, RULES)
     wired = [EndpointPort(each.name, each.protocol, 8080) for each in subject.ports]
     for endpoints in ((LOCAL, REMOTE), (REMOTE,), ()):
         objects |= render_service(
@@ -85,7 +85,7 @@ def test_rules_that_lead_to_no_front_of_ours_are_foreign() -> None:
 
 
 def test_copies_foreign_rules_and_wrong_order_are_put_right() -> None:
-    wanted = node_objects(node_plan(), RULES)
+    wanted = build_node_objects(node_plan(), RULES)
     text = saved(wanted, {})
     pods = "-A KUBE-PORTALS-CONTAINER -s 10.0.0.0/8 -j KUBE-PORTALS-POD"
     jump = next(line for line in text.splitlines() if line.startswith("-A OUTPUT") and "KUBE-PORTALS-HOST" in line)
@@ -131,7 +131,7 @@ def ranging(text: str, *ports: ServicePort, **fields: Any) -> Service:
 def problems(asked: Service, choices: Choices = RULES, **fields: Any) -> list[str]:
     node = node_plan(port_ranges=True, **fields)
     plan = plan_service(node, asked, [])
-    return [each.message for each in shortcomings(node, choices, plan)]
+    return [each.message for each in find_shortcomings(node, choices, plan)]
 
 
 def test_without_rules_or_where_datagrams_come_to_any_address_ranges_are_reported() -> None:

@@ -12,7 +12,7 @@ from vipwire.linux.netlink.socket import NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.xtables import tool as xtables
 from vipwire.modes.xtables.choice import find_used_tools, order_by_use
-from vipwire.modes.xtables.tool import IptablesTool, Variant, find_tools_with_tables, installed_tools
+from vipwire.modes.xtables.tool import IptablesTool, Variant, find_installed_tools, find_tools_with_tables
 
 Script = Callable[[str, str], None]
 
@@ -42,14 +42,14 @@ def test_what_is_not_installed_is_said_with_what_needs_it() -> None:
         UnsupportedError, match=r"^a test needs ip6tables-nft-restore, .* install the package iptables"
     ):
         IptablesTool(Family.IPV6, Variant.NFT, "a test")
-    assert list(installed_tools(Family.IPV4, "a test")) == []
+    assert list(find_installed_tools(Family.IPV4, "a test")) == []
 
 
 def test_the_plain_name_serves_where_it_is_of_that_variant(script: Script) -> None:
     script("iptables", "echo 'iptables v1.8.9 (nf_tables)'")
     script("iptables-save", "echo '*nat'")
     script("iptables-restore", "exit 0")
-    (tool,) = installed_tools(Family.IPV4, "a test")
+    (tool,) = find_installed_tools(Family.IPV4, "a test")
     assert (tool.variant, tool.name, tool.save()) == (Variant.NFT, "iptables-nft", "*nat\n")
 
 

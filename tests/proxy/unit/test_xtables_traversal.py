@@ -36,7 +36,7 @@ class Around(Surroundings):
         self._chains = chains or {}
         self.drawn: list[Fraction] = []
 
-    def owns(self, address: Address) -> bool:
+    def owns_address(self, address: Address) -> bool:
         return address == NODE
 
     def look_up(self, name: str, fields: str, header: PacketHeader) -> Lookup | None:
@@ -50,7 +50,7 @@ class Around(Surroundings):
     def recall(self, name: str, seconds: int) -> bool:
         return (name, seconds) == ("LIST", 60)
 
-    def rules(self, table: str, chain: str, header: PacketHeader) -> list[ListedRule] | None:
+    def list_rules(self, table: str, chain: str, header: PacketHeader) -> list[ListedRule] | None:
         del table, header
         if chain not in self._chains:
             return None
@@ -71,7 +71,7 @@ def test_a_rule_as_data() -> None:
         Condition("--mark", ("0x1/0x3",)),
     )
     assert parse_rule(f"{text} -j SET --map-set B dst") == ParsedRule(tests, "SET", ("--map-set", "B", "dst"))
-    assert parse_rule("-j SET --map-set B dst").option("--map-set") == "B"
+    assert parse_rule("-j SET --map-set B dst").find_option("--map-set") == "B"
     assert parse_rule("-g CHAIN").goto
     assert parse_rule("-p tcp").target == "", "it only counts"
 
@@ -206,7 +206,7 @@ def test_nothing_is_drawn_behind_what_cannot_be_told() -> None:
 
 def test_a_rule_that_is_missing_is_named_where_the_packet_would_meet_it() -> None:
     class Lacking(Around):
-        def rules(self, table: str, chain: str, header: PacketHeader) -> list[ListedRule] | None:
+        def list_rules(self, table: str, chain: str, header: PacketHeader) -> list[ListedRule] | None:
             del table, chain, header
             texts = ("-d 10.96.0.1/32 -j DROP", "-d 10.96.0.2/32 -j DROP", "")
             return [ListedRule(text, ObjectState.MISSING) for text in texts]

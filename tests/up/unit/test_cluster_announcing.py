@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from vipwire.kube.errors import ApiError, UnreachableError
-from vipwire.kube.lease import new_lease
+from vipwire.kube.lease import build_lease
 from vipwire.kube.resource import ObjectReader
 from vipwire.model.names import ObjectName
 from vipwire_up.announcing.choose import View, choose_machine
@@ -411,7 +411,7 @@ async def test_an_address_that_was_given_is_still_so_when_it_is_taken() -> None:
 
     world, _, claims = steady()
     await claims.renew_own_lease()
-    lease = new_lease("vipwire-address-192-0-2-1", "n2", 2, datetime(2026, 1, 1, tzinfo=UTC))
+    lease = build_lease("vipwire-address-192-0-2-1", "n2", 2, datetime(2026, 1, 1, tzinfo=UTC))
     lease["metadata"]["annotations"] = {LEASE_ADDRESS: "192.0.2.1"}
     for holder in ("n2", "n1"):
         lease["spec"]["holderIdentity"] = holder
@@ -482,7 +482,7 @@ OWN, OTHERS, PLACE = "vipwire-announcer-n1", "vipwire-announcer-n2", "vipwire-ad
 
 def store_lease(world: World, name: str, holder: str) -> Held:
     """Write a Lease as another machine does; return what the watch tells of it."""
-    value = new_lease(name, holder, SECONDS, datetime(2026, 1, 1, tzinfo=UTC))
+    value = build_lease(name, holder, SECONDS, datetime(2026, 1, 1, tzinfo=UTC))
     if name == PLACE:
         value["metadata"]["annotations"] = {LEASE_ADDRESS: "192.0.2.1"}
     found = read(AnnounceKind.LEASE, world.store(value))

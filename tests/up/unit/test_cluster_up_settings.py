@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from vipwire.config.flags import explicit_flags
+from vipwire.config.flags import list_explicit_flags
 from vipwire.errors import ConfigError
 from vipwire_up.cli import up
 from vipwire_up.up_settings import read_setting
@@ -74,7 +74,7 @@ def test_a_server_that_is_none_is_refused_with_and_without_dns() -> None:
 def test_the_proxy_leads_those_who_look_to_this_api_server() -> None:
     setting = read_setting(flags("--data-dir", "/srv/cluster"))
     assert setting.proxy is not None
-    assert "--kubeconfig=/srv/cluster/admin.kubeconfig" in explicit_flags(setting.proxy)
+    assert "--kubeconfig=/srv/cluster/admin.kubeconfig" in list_explicit_flags(setting.proxy)
 
 
 def test_the_command_line_says_it_in_one_line(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vipwire.config.configuration import Config
-from vipwire.config.modes import mode_names
+from vipwire.config.modes import list_mode_names
 from vipwire.errors import CommitError, DecodeError, VipwireError
 from vipwire.inspect.earlier.look import EarlierChain, find_earlier_chains
 from vipwire.linux.conntrack.flows import FlowTable
@@ -25,7 +25,7 @@ from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.inspection import Remark, inspection_of
-from vipwire.modes.registry import driver_of, list_specs, selected_mode, spec_of
+from vipwire.modes.registry import find_selected_mode, find_spec, list_specs, load_driver
 from vipwire.modes.xtables.save import read_tables
 from vipwire.modes.xtables.tool import Variant, find_tools_with_tables
 from vipwire.proxy_daemon.start.modes import build_modes, find_usable_families
@@ -97,7 +97,7 @@ def gather_facts(config: Config, proc: Path = Path("/proc")) -> Facts:
         capabilities=read_capabilities(proc),
         sysctls=read_sysctls(SYSCTLS, proc),
         tools={name: said for name in tools if (said := _describe_tool(name))},
-        modes={mode: find_missing_requirement(config, mode) for mode in mode_names()},
+        modes={mode: find_missing_requirement(config, mode) for mode in list_mode_names()},
         tables=list_nft_tables(),
         legacy=list_legacy_chains(),
         ipvs_services=_count_ipvs_servers(proc),
@@ -110,7 +110,7 @@ def gather_facts(config: Config, proc: Path = Path("/proc")) -> Facts:
             os.access(root / "net/ipv4/ip_forward", os.W_OK) for root in (proc / "sys", HOST_SETTINGS)
         ),
         proxy=read_record(config.state_dir),
-        remarks=tuple(inspection_of(selected_mode(config)).remarks(config)),
+        remarks=tuple(inspection_of(find_selected_mode(config)).remarks(config)),
         earlier=find_earlier_chains(config, find_usable_families()),
     )
 
@@ -155,7 +155,7 @@ def find_missing_requirement(config: Config, mode: str) -> str:
             modes = build_modes(replace(config, mode=mode), find_usable_families())
             for each in modes.values():
                 built.callback(each.close)
-            driver_of(spec_of(mode)).attempt(config, modes)
+            load_driver(find_spec(mode)).attempt(config, modes)
     except (VipwireError, OSError) as error:
         return str(error)
     return ""

@@ -13,7 +13,7 @@ from vipwire.inspect.command.show import add_remedy, build_table, colour_word, f
 from vipwire.inspect.earlier.effects import RuleEffect
 from vipwire.inspect.status.document import Document, format_share
 from vipwire.model.net import Family
-from vipwire.modes.registry import driver_of, list_specs, spec_of
+from vipwire.modes.registry import find_spec, list_specs, load_driver
 from vipwire.modes.xtables.ownership import TABLES
 from vipwire.proxy_daemon.start.record import ProxyState
 from vipwire.terminal.columns import Column
@@ -87,7 +87,7 @@ def _split_remedy(text: str) -> tuple[str, str]:
 
 def _check_tools(facts: Facts, mode: str) -> Iterator[Finding]:
     purposes = {tool.name: tool.purpose for spec in list_specs() for tool in spec.tools} | _PURPOSES
-    needed = [tool.name for tool in spec_of(mode).tools if tool.needed]
+    needed = [tool.name for tool in find_spec(mode).tools if tool.needed]
     for name, purpose in purposes.items():
         if name in facts.tools:
             yield _good_finding("tool", name, facts.tools[name])
@@ -252,8 +252,8 @@ def _is_kube_proxy(table: ForeignTable) -> bool:
 def _check_kube_proxy_chains(where: str, chains: Sequence[str], mode: str) -> Iterator[Finding]:
     """Separate the mode's own chains from those of other service proxies."""
     kube = [chain for chain in chains if chain.startswith("KUBE-") and chain not in _KUBELETS]
-    owner = driver_of(spec_of(mode)).owner(Family.IPV4)
-    ours = [chain for chain in kube if owner and any(owner.owns(table, chain) for table in TABLES)]
+    owner = load_driver(find_spec(mode)).owner(Family.IPV4)
+    ours = [chain for chain in kube if owner and any(owner.owns_chain(table, chain) for table in TABLES)]
     if ours:
         said = _list_chains(where, [chain for chain in kube if chain in ours])
         yield _good_finding("others", "iptables", f"{said}; vipwire's {mode} mode has these names, too")

@@ -17,7 +17,7 @@ from vipwire.inspect.check.leave_ipvs import IpvsServer, IpvsState, Leaving
 from vipwire.inspect.node.source import api_access, node_name, read_objects
 from vipwire.kube.errors import ApiError, UnreachableError
 from vipwire.kube.objects import ObjectClient
-from vipwire.linux.host.addresses import global_addresses, read_addresses
+from vipwire.linux.host.addresses import read_addresses, select_global_addresses
 from vipwire.linux.netlink.socket import NetlinkError
 from vipwire.model.net import Address, Family, Prefix, Protocol, format_address
 from vipwire.modes.ipvs.objects.names import (
@@ -36,7 +36,7 @@ from vipwire.modes.ipvs.objects.sets import Sets
 from vipwire.proxy_daemon.handover.configured import Configured, find_configuration, parse_config_map
 from vipwire.proxy_daemon.handover.kube_proxy import find_kube_proxy
 from vipwire.proxy_daemon.start.modes import find_usable_families
-from vipwire.proxy_daemon.start.record import recorded_node
+from vipwire.proxy_daemon.start.record import read_recorded_node
 from vipwire.proxy_daemon.sync.node_plan import Known, plan_node
 from vipwire.watched_objects.store import Store
 
@@ -150,9 +150,9 @@ def read_leaving(config: Config) -> tuple[Leaving, list[str]]:
     if found is None:
         found = tried("kube-proxy's configuration", lambda: read_config_map(config), None)
     store = tried("Services", lambda: read_objects(config), Store())
-    machine = global_addresses(item for item in read_addresses() if item.interface != DEVICE)
+    machine = select_global_addresses(item for item in read_addresses() if item.interface != DEVICE)
     name = node_name(config)
-    known = Known(recorded_node(config.state_dir, name))
+    known = Known(read_recorded_node(config.state_dir, name))
     plans = {
         family: plan_node(config, family, name, store, machine, known=known) for family in find_usable_families()
     }

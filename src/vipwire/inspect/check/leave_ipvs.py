@@ -19,7 +19,7 @@ from vipwire.linux.netlink.ipvs import Scheduling, Timeouts, VirtualServer
 from vipwire.model.net import Address, Family, Prefix, Protocol, family_of, format_address, format_endpoint
 from vipwire.model.service import Service
 from vipwire.modes.ipvs.objects.names import DEVICE
-from vipwire.modes.registry import selected_mode
+from vipwire.modes.registry import find_selected_mode
 from vipwire.modes.spec import ModeSpec
 from vipwire.proxy_daemon.handover.configured import Configured
 from vipwire.terminal.columns import Column
@@ -186,7 +186,7 @@ class Leaving:
 
     @property
     def target(self) -> ModeSpec:
-        return selected_mode(self.config)
+        return find_selected_mode(self.config)
 
     @cached_property
     def _ports(self) -> dict[tuple[Address | None, int, int], tuple[Service, str]]:

@@ -16,7 +16,7 @@ import click
 
 from vipwire.config.configuration import Config
 from vipwire.config.flag_help import build_click_options, format_usage
-from vipwire.config.flags import ENVIRONMENT, FLAGS, Given, build_config, environment_flags, parse_flags
+from vipwire.config.flags import ENVIRONMENT, FLAGS, Given, build_config, parse_environment_flags, parse_flags
 from vipwire.config.kinds import ValueKind
 from vipwire.config.schema import Setting
 from vipwire.errors import ConfigError
@@ -64,7 +64,7 @@ class LookCommand(click.Command):
         own = {name for parameter in self.get_params(ctx) for name in (*parameter.opts, *parameter.secondary_opts)}
         try:
             flags, rest = _split_flags(args, own)
-            given = {**environment_flags(), **parse_flags(flags)}
+            given = {**parse_environment_flags(), **parse_flags(flags)}
         except ConfigError as error:
             raise click.UsageError(str(error), ctx) from error
         try:
@@ -75,7 +75,7 @@ class LookCommand(click.Command):
         if (data_dir := ctx.params.pop("data_dir", None)) is not None:
             given = {**given, "kubeconfig": str(data_dir / "admin.kubeconfig")}
         with plain_errors(MISUSED):
-            ctx.params["config"] = _build_config({**running_flags(given), **given})
+            ctx.params["config"] = _build_config({**find_running_flags(given), **given})
         return left
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -96,7 +96,7 @@ class LookCommand(click.Command):
             )
 
 
-def running_flags(given: Given) -> Given:
+def find_running_flags(given: Given) -> Given:
     """Return the flags of this machine's running or last proxy, as defaults for flags not given.
 
     A given configuration file replaces all of them; a given object source replaces the proxy's whole source.

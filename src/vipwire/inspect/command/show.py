@@ -41,21 +41,21 @@ COLOURS: Final = {
 }
 
 
-def visible_document(value: Any) -> Any:
+def escape_document(value: Any) -> Any:
     """Escape what controls a terminal in every string of a document: keys, values, items of lists."""
     if isinstance(value, str):
         return escape_invisible(value)
     if isinstance(value, Mapping):
-        return {visible_document(key): visible_document(item) for key, item in value.items()}
+        return {escape_document(key): escape_document(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [visible_document(item) for item in value]
+        return [escape_document(item) for item in value]
     return value
 
 
 def print_document(document: Any, output: str) -> None:
     """Print a document as JSON, YAML or names. The values are the objects' own, with control characters escaped."""
     if output == "json":
-        click.echo(json_text(document, indent=2))
+        click.echo(write_json(document, indent=2))
     else:
         text = yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
         if visible_lines(text) != text:
@@ -63,7 +63,7 @@ def print_document(document: Any, output: str) -> None:
         click.echo(text, nl=False)
 
 
-def json_text(document: Any, indent: int | None = None) -> str:
+def write_json(document: Any, indent: int | None = None) -> str:
     """Write a document as JSON without terminal control characters."""
     return visible_lines(json.dumps(document, indent=indent, ensure_ascii=False))
 
@@ -75,12 +75,12 @@ def print_view(document: Any, output: str, view: Callable[[Any], RenderableType]
     elif output in ("json", "yaml"):
         print_document(document, output)
     else:
-        write_view(build_console(), view(visible_document(document)), soft_wrap=soft_wrap)
+        write_view(build_console(), view(escape_document(document)), soft_wrap=soft_wrap)
 
 
 def print_item(document: Any, output: str) -> None:
     if output == "json":
-        click.echo(json_text(document))
+        click.echo(write_json(document))
     elif output == "yaml":
         click.echo("---")
         print_document(document, output)
@@ -89,7 +89,7 @@ def print_item(document: Any, output: str) -> None:
 
 
 def _print_names(document: Any) -> None:
-    for name in names_of(document):
+    for name in list_names(document):
         print_line(name)
 
 
@@ -198,7 +198,7 @@ def format_endpoint_document(part: Any) -> str:
     return f"[{address}]:{part['port']}{last}" if ":" in address else f"{address}:{part['port']}{last}"
 
 
-def names_of(document: Any) -> Iterable[str]:
+def list_names(document: Any) -> Iterable[str]:
     """Return the names of a document's Services, endpoints, findings or objects; none for a summary."""
     kind = document.get("kind", "Event")
     return _NAMES[kind](document) if kind in _NAMES else ()

@@ -34,13 +34,13 @@ from vipwire.linux.netlink.nftables.encode import HOOKS
 from vipwire.linux.netlink.nftables.wire import NFPROTO, MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Address, Family, family_of
-from vipwire.modes.registry import driver_of, selected_mode
+from vipwire.modes.registry import find_selected_mode, load_driver
 from vipwire.modes.spec import BEHIND_ALL, MASQUERADES_NOTHING, NatPriorities
 from vipwire.modes.xtables.match import PacketHeader, Surroundings, evaluate_conditions, parse_masked
 from vipwire.modes.xtables.ownership import RuleOwner
 from vipwire.modes.xtables.rule_text import parse_rule
 from vipwire.modes.xtables.save import find_rule_target, read_table
-from vipwire.modes.xtables.tool import RuleTool, Variant, find_tools_with_tables, legacy_tables
+from vipwire.modes.xtables.tool import RuleTool, Variant, find_tools_with_tables, list_legacy_tables
 from vipwire.plan.plan import Target
 from vipwire.plan.resolve import Packet
 
@@ -131,8 +131,8 @@ def find_earlier_chains(
     `own` are the node's addresses. Skips what cannot be read.
     """
     found: list[EarlierChain] = []
-    mode = selected_mode(config)
-    driver = driver_of(mode)
+    mode = find_selected_mode(config)
+    driver = load_driver(mode)
     # A mode without rules accepts connections on sockets, which all nat chains precede.
     bare = NatPriorities(BEHIND_ALL, BEHIND_ALL, source=MASQUERADES_NOTHING)
     priorities = bare if mode.without_rules(config) else driver.priorities
@@ -258,7 +258,7 @@ class _Looking:
         table, chain, hook = place
 
         def ours(name: str) -> bool:
-            return self._owner is not None and self._owner.owns(table, name)
+            return self._owner is not None and self._owner.owns_chain(table, name)
 
         found = effects_of(chain, rules, drops=drops, ours=ours, ends_at_ours=self._hooks.ends_at_ours(hook))
         return found & meeting.effects
@@ -298,7 +298,7 @@ class _Looking:
         """Find the chains of iptables-legacy, if this network namespace has its tables."""
         for tool in find_tools_with_tables(self._family, "cannot read other programs' chains", limit=_SECONDS):
             if tool.variant is Variant.LEGACY:
-                for table in legacy_tables(self._family):
+                for table in list_legacy_tables(self._family):
                     with suppress(CommitError, DecodeError):
                         yield from self._find_in_legacy_table(tool, table)
 
@@ -374,7 +374,7 @@ class _Node(Surroundings):
     def __init__(self, own: Collection[Address]) -> None:
         self._own = own
 
-    def owns(self, address: Address) -> bool:
+    def owns_address(self, address: Address) -> bool:
         return address in self._own
 
 

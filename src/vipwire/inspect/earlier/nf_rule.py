@@ -86,7 +86,7 @@ class KnownPacket(NamedTuple):
         packet = headers[0].packet
         family = family_of(packet.destination)
         addresses = _ADDRESSES[family]
-        network[addresses.start : addresses.stop] = _common_bytes(
+        network[addresses.start : addresses.stop] = _select_common_bytes(
             [each.source + each.destination for each in headers]
         )
         network[9 if family is Family.IPV4 else 6] = packet.protocol
@@ -97,11 +97,11 @@ class KnownPacket(NamedTuple):
         }
         if iifname and (packet.interface or packet.from_node):
             meta[nft.META_IIFNAME] = [*packet.interface.encode().ljust(16, b"\0")]
-        ports = _common_bytes([each.port.to_bytes(2) for each in headers])
+        ports = _select_common_bytes([each.port.to_bytes(2) for each in headers])
         return cls(network, [None, None, *ports], meta, state, mark, unmarked)
 
 
-def _common_bytes(values: Sequence[bytes]) -> _Bytes:
+def _select_common_bytes(values: Sequence[bytes]) -> _Bytes:
     """Return the byte at each offset; None where the values differ."""
     return [column[0] if len(set(column)) == 1 else None for column in zip(*values, strict=True)]
 
@@ -157,7 +157,7 @@ class _Reading:
         at = _find_register_byte(register)
         return self._registers[at : at + size]
 
-    def payload(self, data: _Attributes) -> None:
+    def evaluate_payload(self, data: _Attributes) -> None:
         base, offset, length = (decode_number(data[kind]) for kind in (2, 3, 4))
         header = {nft.NETWORK_HEADER: self._seen.network, nft.TRANSPORT_HEADER: self._seen.transport}.get(base, [])
         if 5 not in data:
@@ -167,7 +167,7 @@ class _Reading:
         ):  # an address or a port is written, not a checksum or a field of one byte
             self.effects.add(RuleEffect.TRANSLATE)
 
-    def meta(self, data: _Attributes) -> None:
+    def evaluate_meta(self, data: _Attributes) -> None:
         is_mark = decode_number(data[2]) == nft.META_MARK
         if 1 in data:
             self._load_register(data[1], self._seen.meta.get(decode_number(data[2]), []), 16)
@@ -176,13 +176,13 @@ class _Reading:
         elif is_mark and (written := self._marks.get(_find_register_byte(data[3]))) is not None:
             self.effects |= find_mark_effects(*written, self._seen.mark)
 
-    def ct(self, data: _Attributes) -> None:
+    def evaluate_ct(self, data: _Attributes) -> None:
         if 1 in data:
             self._load_register(data[1], self._seen.state if decode_number(data[2]) == nft.CT_STATE else [], 16)
             if decode_number(data[2]) == nft.CT_MARK:  # a connection's mark does not have vipwire's bit
                 self._marks[_find_register_byte(data[1])] = 0, _ALL
 
-    def bitwise(self, data: _Attributes) -> None:
+    def evaluate_bitwise(self, data: _Attributes) -> None:
         size = decode_number(data[3])
         if 4 not in data or 5 not in data:
             self._load_register(data[2], [], size)
@@ -198,7 +198,7 @@ class _Reading:
             kept, flipped = (int.from_bytes(each, sys.byteorder) for each in (mask, xor))
             self._marks[_find_register_byte(data[2])] = value & kept ^ flipped, changed | ~kept & _ALL
 
-    def cmp(self, data: _Attributes) -> None:
+    def evaluate_cmp(self, data: _Attributes) -> None:
         wanted = bytes(collect_attributes(data[3])[DATA_VALUE])
         held, operation = self._read_register(data[1], len(wanted)), decode_number(data[2])
         pairs = list(zip(held, wanted, strict=False))
@@ -210,14 +210,14 @@ class _Reading:
         else:
             self._note_comparison(_ORDERS[operation](bytes(h for h in held if h is not None), wanted))
 
-    def range(self, data: _Attributes) -> None:
+    def evaluate_range(self, data: _Attributes) -> None:
         first, last = (bytes(collect_attributes(data[kind])[DATA_VALUE]) for kind in (3, 4))
         held = self._read_register(data[1], len(first))
         known = bytes(h for h in held if h is not None)
         inside = None if len(known) < len(first) else first <= known <= last
         self._note_comparison(inside if inside is None or decode_number(data[2]) == 0 else not inside)
 
-    def lookup(self, data: _Attributes) -> None:
+    def evaluate_lookup(self, data: _Attributes) -> None:
         if 3 not in data:
             self._note_comparison(None)
         elif decode_number(data[3]) == 0:
@@ -228,7 +228,7 @@ class _Reading:
             self._load_register(data[3], [], 16)
             self._note_comparison(None)
 
-    def immediate(self, data: _Attributes) -> None:
+    def evaluate_immediate(self, data: _Attributes) -> None:
         value = collect_attributes(data[2])
         if decode_number(data[1]) == 0:
             self._note_verdict(decode_verdict(value[DATA_VERDICT_ATTRIBUTE]))
@@ -265,7 +265,7 @@ class _Reading:
         elif name != "comment":
             self._note_comparison(None)
 
-    def target(self, data: _Attributes) -> None:
+    def evaluate_target(self, data: _Attributes) -> None:
         name, info = decode_text(data[1]), bytes(data[3])
         found = find_target_effects(name)
         if name == "CT" and info[0] & 1:  # XT_CT_NOTRACK, the first bit of struct xt_ct_target_info
@@ -294,14 +294,14 @@ _ORDERS: Final[Mapping[int, Callable[[bytes, bytes], bool]]] = {
 }
 """NFT_CMP_LT, LTE, GT, GTE."""
 _READ: Final[Mapping[str, Callable[[_Reading, _Attributes], None]]] = {
-    "payload": _Reading.payload,
-    "meta": _Reading.meta,
-    "ct": _Reading.ct,
-    "bitwise": _Reading.bitwise,
-    "cmp": _Reading.cmp,
-    "range": _Reading.range,
-    "lookup": _Reading.lookup,
-    "immediate": _Reading.immediate,
+    "payload": _Reading.evaluate_payload,
+    "meta": _Reading.evaluate_meta,
+    "ct": _Reading.evaluate_ct,
+    "bitwise": _Reading.evaluate_bitwise,
+    "cmp": _Reading.evaluate_cmp,
+    "range": _Reading.evaluate_range,
+    "lookup": _Reading.evaluate_lookup,
+    "immediate": _Reading.evaluate_immediate,
     "match": _Reading.match,
-    "target": _Reading.target,
+    "target": _Reading.evaluate_target,
 }

@@ -73,7 +73,7 @@ def explain_document(explanation: Explanation) -> Document:
         },
     }
     if explanation.flows is not None:
-        document["flows"] = [flow_document(flow) for flow in explanation.flows]
+        document["flows"] = [build_flow_document(flow) for flow in explanation.flows]
     return document
 
 
@@ -110,7 +110,7 @@ def _walk_document(walk: Walk | None) -> Document:
     return document
 
 
-def flow_document(flow: Flow) -> Document:
+def build_flow_document(flow: Flow) -> Document:
     return {
         "client": format_endpoint(flow.source, flow.source_port),
         "vip": format_endpoint(flow.destination, flow.destination_port),

@@ -15,7 +15,7 @@ from functools import cached_property, partial
 from vipwire.errors import UnsupportedError
 from vipwire.inspect.command.show import join_words
 from vipwire.inspect.earlier.look import EarlierChain, find_earlier_chains_for
-from vipwire.inspect.explain.routes import interface_towards, obstacle_towards, source_towards
+from vipwire.inspect.explain.routes import find_interface_towards, find_obstacle_towards, find_source_towards
 from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.situation import Situation
 from vipwire.inspect.status.document import compute_shares, format_share
@@ -179,13 +179,13 @@ def remove_interface(packet: Packet) -> Packet:
     """Add the interface by which a packet arrives, as the routes say."""
     if packet.from_node or packet.interface:
         return packet
-    return packet._replace(interface=interface_towards(packet.source))
+    return packet._replace(interface=find_interface_towards(packet.source))
 
 
 def explain_here(situation: Situation, packet: Packet) -> Explanation:
     """Explain a packet by this machine's routes and other programs' chains. Raise UnsupportedError without IPv6."""
     earlier = partial(find_earlier_chains_for, situation.config, own=situation.own_addresses)
-    found = explain_packet(situation, packet, source_towards, obstacle_towards, earlier)
+    found = explain_packet(situation, packet, find_source_towards, find_obstacle_towards, earlier)
     if found is None:
         raise UnsupportedError("this machine has no IPv6")
     return found

@@ -20,7 +20,7 @@ def read_packet(situation: Situation, source: str, destination: str, interface: 
 
     Raise ConfigError with the accepted forms and similar names.
     """
-    address, port, protocol = read_destination(situation, destination, _family_of_source(source))
+    address, port, protocol = read_destination(situation, destination, _find_family_of_source(source))
     family = family_of(address)
     own = situation.own_addresses
     sender = read_address(source, "--from") if source else _find_node_address(situation, family)
@@ -35,7 +35,7 @@ def read_packet(situation: Situation, source: str, destination: str, interface: 
     return Packet(sender, address, protocol, port, interface, from_node, address in own or is_loopback(address))
 
 
-def _family_of_source(source: str) -> Family | None:
+def _find_family_of_source(source: str) -> Family | None:
     return None if not source else family_of(read_address(source, "--from"))
 
 

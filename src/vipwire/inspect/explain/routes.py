@@ -27,18 +27,18 @@ _NO_WAY = {
 """The kernel's errors without a route, and of routes of the types unreachable, prohibit and blackhole."""
 
 
-def source_towards(address: Address) -> Address | None:
+def find_source_towards(address: Address) -> Address | None:
     """Return the source that masquerading gives to packets to a destination; None without a route."""
     with contextlib.suppress(OSError), NetlinkSocket(NETLINK_ROUTE) as netlink:
         way = _ask_route(netlink, address)
         if way is not None:
             found = [decode_address(payload) for payload in netlink.dump(GET_ADDRESS, encode_list_addresses())]
             held = sorted((each for each in found if each is not None), key=lambda each: each.link)
-            return masquerade_source(way.link, way.gateway or address, address, held)
+            return choose_masquerade_source(way.link, way.gateway or address, address, held)
     return None
 
 
-def interface_towards(address: Address) -> str:
+def find_interface_towards(address: Address) -> str:
     """Return the interface by which this machine reaches an address; "" without a route."""
     with contextlib.suppress(OSError), NetlinkSocket(NETLINK_ROUTE) as netlink:
         way = _ask_route(netlink, address)
@@ -46,7 +46,7 @@ def interface_towards(address: Address) -> str:
     return ""
 
 
-def obstacle_towards(address: Address) -> str:
+def find_obstacle_towards(address: Address) -> str:
     """Return why this machine cannot send to an address, in the kernel's words; "" if it can."""
     try:
         with NetlinkSocket(NETLINK_ROUTE) as netlink:
@@ -81,7 +81,7 @@ _LABELS = tuple(
 _LINK_LOCAL = Prefix.parse("fe80::/10")
 
 
-def masquerade_source(
+def choose_masquerade_source(
     link: int, next_hop: Address, destination: Address, addresses: Iterable[InterfaceAddress]
 ) -> Address | None:
     """Choose the source of packets that leave by an interface; None if no address of this machine fits.

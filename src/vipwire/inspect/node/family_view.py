@@ -39,7 +39,7 @@ class FamilyView:
     remains: str = ""
     ejected: EjectedUntil = field(default_factory=dict)
 
-    def ejected_of(self, service: ObjectName) -> Mapping[EndpointKey, float]:
+    def list_ejected(self, service: ObjectName) -> Mapping[EndpointKey, float]:
         return self.ejected.get(service, {})
 
     @cached_property
@@ -61,15 +61,15 @@ class FamilyView:
         """The changes that a sync would make; None if the kernel could not be read."""
         return None if self.observed is None else compute_delta(self.observed, self.wanted)
 
-    def drift(self, name: ObjectName) -> Delta[Any, Any] | None:
+    def compute_drift(self, name: ObjectName) -> Delta[Any, Any] | None:
         """Return what a sync would change for one Service; None if unknown. Removed objects belong to no Service."""
         if self.delta is None:
             return None
         rendered = self.rendered.get(name, Rendered())
-        return self.within(self.delta, (*rendered.own, *rendered.shared))
+        return self.restrict_delta(self.delta, (*rendered.own, *rendered.shared))
 
     @staticmethod
-    def within(delta: Delta[Any, Any], keys: Iterable[Any]) -> Delta[Any, Any]:
+    def restrict_delta(delta: Delta[Any, Any], keys: Iterable[Any]) -> Delta[Any, Any]:
         made: Delta[Any, Any] = Delta()
         for key in keys:
             if key in delta.added:

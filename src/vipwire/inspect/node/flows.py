@@ -111,7 +111,7 @@ class FlowEvents:
 
     def _read_pending(self, now: float) -> Iterator[FlowNotification]:
         try:
-            for message in self._socket.pending():
+            for message in self._socket.read_pending_messages():
                 with suppress(DecodeError):  # a protocol without ports, or a family other than IPv4 and IPv6
                     if event := decode_event(message):
                         yield FlowNotification(now, event)

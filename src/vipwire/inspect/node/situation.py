@@ -16,18 +16,18 @@ from vipwire.errors import VipwireError
 from vipwire.inspect.node.family_view import EjectedUntil, FamilyView
 from vipwire.inspect.node.slow_start import adopt_weights
 from vipwire.inspect.node.source import node_name
-from vipwire.linux.host.addresses import LocalAddress, global_addresses, read_addresses
+from vipwire.linux.host.addresses import LocalAddress, read_addresses, select_global_addresses
 from vipwire.model.names import ObjectName
 from vipwire.model.net import Address, Family, Protocol, parse_address
 from vipwire.model.node import Drain, Node
 from vipwire.modes.inspection import inspection_of
-from vipwire.modes.registry import selected_mode
+from vipwire.modes.registry import find_selected_mode
 from vipwire.modes.spec import Mode
 from vipwire.plan.ejection import EndpointKey
 from vipwire.plan.planner import Planner
 from vipwire.proxy_daemon.drains import drains_path, read_orders, seconds_since_boot, select_in_force
 from vipwire.proxy_daemon.start.modes import build_modes, find_usable_families
-from vipwire.proxy_daemon.start.record import read_record, recorded_node
+from vipwire.proxy_daemon.start.record import read_record, read_recorded_node
 from vipwire.proxy_daemon.sync.node_plan import Known, merge_configured_facts, plan_node
 from vipwire.reconcile.counts import AdoptsSettings
 from vipwire.reconcile.explainer import Explainer
@@ -57,7 +57,7 @@ class Situation:
         """This node's Node object, completed by its last known facts as the proxy does."""
         name = self.node_name
         return merge_configured_facts(
-            self.config, self.store.nodes.get(name), recorded_node(self.config.state_dir, name)
+            self.config, self.store.nodes.get(name), read_recorded_node(self.config.state_dir, name)
         )
 
     @cached_property
@@ -82,7 +82,7 @@ class Kernel:
             with suppress(VipwireError, OSError):  # `observe` reports a kernel that cannot be read
                 if isinstance(mode, AdoptsSettings):
                     mode.adopt_settings(config.explicit)
-        explainer = inspection_of(selected_mode(config)).explainer
+        explainer = inspection_of(find_selected_mode(config)).explainer
         self.explainers.update((family, explainer(family, mode)) for family, mode in self.modes.items())
 
     def close(self) -> None:
@@ -162,8 +162,8 @@ def plan_family(
 ) -> FamilyView:
     """Plan one family as the proxy does, with these drained and ejected endpoints."""
     name = node_name(config)
-    machine = global_addresses(addresses)
-    known = Known(recorded_node(config.state_dir, name), read_connected(config))
+    machine = select_global_addresses(addresses)
+    known = Known(read_recorded_node(config.state_dir, name), read_connected(config))
     node = plan_node(config, family, name, store, machine, drained, known)
     planner = Planner(node)
     ejected = ejected or {}
@@ -187,7 +187,7 @@ def with_observed_rules(
     )
     try:
         seen = mode.observe()
-        remains = explainer.foreign_objects() if explainer is not None and not seen else ""
+        remains = explainer.describe_foreign_objects() if explainer is not None and not seen else ""
     except (VipwireError, OSError) as error:
         refused = isinstance(error, OSError) and error.errno in (errno.EPERM, errno.EACCES)
         reason = "run as root, or with the capability CAP_NET_ADMIN" if refused else error

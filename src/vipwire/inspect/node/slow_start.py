@@ -32,7 +32,7 @@ def adopt_weights(side: FamilyView, store: Store, own: frozenset[Address]) -> Fa
     names = [name for name in side.plans if read_wishes(store.services[name]).slow_start]
     plans, rendered = dict(side.plans), dict(side.rendered)
     for name in names:
-        if not side.drift(name):
+        if not side.compute_drift(name):
             continue
         for plan in _list_candidate_plans(side, side.plans[name], own):
             made = side.mode.render(plan)

@@ -24,10 +24,10 @@ from vipwire.inspect.page.changes import change_document, read_changes
 from vipwire.inspect.status.counts import read_counts
 from vipwire.inspect.status.document import (
     Document,
-    problem_documents,
-    proxy_document,
-    service_document,
-    status_document,
+    build_problem_documents,
+    build_proxy_document,
+    build_service_document,
+    build_status_document,
 )
 from vipwire.inspect.top import Rates
 from vipwire.model.names import ObjectName
@@ -124,7 +124,7 @@ class Look:
         now = time.time()
         self._silences.record_proxy_silence(self._config, now)
         told = {"now": now, "looked": self._looked, "lateAfter": self._pace.late_after}
-        proxy, silent = proxy_document(self._config), self._silences.documents()
+        proxy, silent = build_proxy_document(self._config), self._silences.documents()
         self._publish("state", told | {"proxy": proxy, "silent": silent})
 
     def _read_and_publish(self, source: Source, kernel: Kernel, store: Store) -> None:
@@ -154,8 +154,8 @@ class Look:
         self._publish("rows", [row for _, row in self._rows.values()])
 
     def _build_head(self, situation: Situation) -> Document:
-        document = status_document(situation, [], None, proxy_document(self._config))
-        document["problems"] = problem_documents(situation)[:MOST_PROBLEMS]
+        document = build_status_document(situation, [], None, build_proxy_document(self._config))
+        document["problems"] = build_problem_documents(situation)[:MOST_PROBLEMS]
         document["services"] = len(situation.store.services)
         document["looked"] = self._looked
         document["announced"] = self._read_announced(document["proxy"]["state"])
@@ -173,12 +173,14 @@ class Look:
     def _build_row(self, situation: Situation, name: ObjectName) -> tuple[Any, Document]:
         """Describe a Service for the list. Reuses the last row if Service, plan and objects are unchanged."""
         service = situation.store.services[name]
-        of_sides = [(each.plans.get(name), each.drift(name), each.ejected_of(name)) for each in situation.sides]
+        of_sides = [
+            (each.plans.get(name), each.compute_drift(name), each.list_ejected(name)) for each in situation.sides
+        ]
         facts = (service, tuple(situation.store.view(name)[1]), of_sides, [each.obstacle for each in situation.sides])
         known = self._rows.get(name)
         if known is not None and known[0] == facts:
             return known
-        return facts, build_row(service_document(situation, service))
+        return facts, build_row(build_service_document(situation, service))
 
     def _publish_changes(self) -> None:
         """Publish the proxy's last syncs, which include changes that no object shows: drains and ejections."""

@@ -56,7 +56,7 @@ def open_connections_document(counts: Counts, endpoint: EndpointName) -> dict[st
     return {measure.value: counts[measure][endpoint] for measure in (Measure.ACTIVE, Measure.INACTIVE)}
 
 
-def refusal_documents(refusals: Mapping[tuple[Refusal, Owner], int]) -> list[dict[str, Any]]:
+def build_refusal_documents(refusals: Mapping[tuple[Refusal, Owner], int]) -> list[dict[str, Any]]:
     ordered = sorted(refusals.items(), key=lambda item: (-item[1], item[0][0].value, str(item[0][1])))
     return [
         {

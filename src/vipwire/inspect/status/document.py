@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
 
 from vipwire.config.configuration import Config
-from vipwire.config.flags import explicit_flags
+from vipwire.config.flags import list_explicit_flags
 from vipwire.errors import VipwireError
 from vipwire.inspect.command.show import format_time
 from vipwire.inspect.earlier.look import EarlierChain
@@ -16,8 +16,8 @@ from vipwire.inspect.node.family_view import FamilyView
 from vipwire.inspect.node.silence import find_silences, list_unread_objects
 from vipwire.inspect.node.situation import Kernel, Situation, open_kernel
 from vipwire.inspect.node.source import node_name
-from vipwire.inspect.status.counts import count_document, open_connections_document, refusal_documents
-from vipwire.inspect.status.usage import endpoint_usages
+from vipwire.inspect.status.counts import build_refusal_documents, count_document, open_connections_document
+from vipwire.inspect.status.usage import describe_endpoint_usages
 from vipwire.model.names import ObjectName, ServicePortName
 from vipwire.model.net import Family, format_address, parse_address
 from vipwire.model.problem import Problem
@@ -56,11 +56,11 @@ def format_share(share: float | Fraction) -> str:
     return f"{float(share) * 100:.3g} %"
 
 
-def family_document(side: FamilyView) -> Document:
+def build_family_document(side: FamilyView) -> Document:
     delta = side.delta
     document: Document = {
         "family": side.family.value,
-        "state": state_of(delta, side),
+        "state": describe_drift(delta, side),
         "wantedObjects": len(side.wanted) if side.mode else None,
         "observedObjects": None if side.observed is None else len(side.observed),
         **_count_differences(delta),
@@ -70,7 +70,7 @@ def family_document(side: FamilyView) -> Document:
     return document
 
 
-def state_of(delta: Delta[Any, Any] | None, side: FamilyView) -> str:
+def describe_drift(delta: Delta[Any, Any] | None, side: FamilyView) -> str:
     """Sum up a difference in one to three words."""
     if delta is None:
         return "unknown"
@@ -85,7 +85,7 @@ def _count_differences(delta: Delta[Any, Any] | None) -> Document:
     return {"missing": len(delta.added), "different": len(delta.changed), "surplus": len(delta.removed)}
 
 
-def service_document(situation: Situation, service: Service, counted: Counts | None = None) -> Document:
+def build_service_document(situation: Situation, service: Service, counted: Counts | None = None) -> Document:
     """Describe one Service: its fields, its ports with their frontends and endpoints, the state of its objects.
 
     `counted` adds traffic.
@@ -99,8 +99,8 @@ def service_document(situation: Situation, service: Service, counted: Counts | N
         "sessionAffinitySeconds": service.affinity_seconds,
         "loadBalancerSourceRanges": [str(prefix) for prefix in service.source_ranges],
         "annotations": dict(service.annotations),
-        "ports": [_port_document(situation, service, port, counted) for port in service.ports],
-        "kernel": [_kernel_document(side, service) for side in situation.sides if service.name in side.plans],
+        "ports": [_build_port_document(situation, service, port, counted) for port in service.ports],
+        "kernel": [_build_kernel_document(side, service) for side in situation.sides if service.name in side.plans],
         "lost": [
             {"frontend": str(key), "to": str(winner)}
             for side in situation.sides
@@ -113,15 +113,17 @@ def service_document(situation: Situation, service: Service, counted: Counts | N
     return document
 
 
-def _kernel_document(side: FamilyView, service: Service) -> Document:
-    drift = side.drift(service.name)
-    state = state_of(drift, side)
+def _build_kernel_document(side: FamilyView, service: Service) -> Document:
+    drift = side.compute_drift(service.name)
+    state = describe_drift(drift, side)
     counts = _count_differences(drift)
     counts.pop("surplus")
     return {"family": side.family.value, "state": state, **counts}
 
 
-def _port_document(situation: Situation, service: Service, port: ServicePort, counted: Counts | None) -> Document:
+def _build_port_document(
+    situation: Situation, service: Service, port: ServicePort, counted: Counts | None
+) -> Document:
     name = service.port_name(port)
     return {
         "name": port.name,
@@ -129,21 +131,24 @@ def _port_document(situation: Situation, service: Service, port: ServicePort, co
         "port": port.port,
         "nodePort": port.node_port or None,
         "frontends": [
-            _frontend_document(side, frontend)
+            _build_frontend_document(side, frontend)
             for side in situation.sides
             for frontend in _find_frontends(side, service, port)
         ],
-        **({"ranges": wide} if (wide := _range_documents(situation, service, port)) else {}),
+        **({"ranges": wide} if (wide := _build_range_documents(situation, service, port)) else {}),
         "endpoints": [
-            {**usage, **_endpoint_counts(counted, EndpointName(name, parse_address(usage["address"]), usage["port"]))}
+            {
+                **usage,
+                **_build_endpoint_counts(counted, EndpointName(name, parse_address(usage["address"]), usage["port"])),
+            }
             for side in situation.sides
-            for usage in endpoint_usages(situation.store, side, service, port)
+            for usage in describe_endpoint_usages(situation.store, side, service, port)
         ],
         **({"counts": count_document(counted, name)} if counted is not None else {}),
     }
 
 
-def _endpoint_counts(counted: Counts | None, name: EndpointName) -> Document:
+def _build_endpoint_counts(counted: Counts | None, name: EndpointName) -> Document:
     if counted is None:
         return {}
     return {"counts": count_document(counted, name), "open": open_connections_document(counted, name)}
@@ -155,9 +160,9 @@ def _find_frontends(side: FamilyView, service: Service, port: ServicePort) -> It
     return (frontend for frontend in (plan.frontends if plan else ()) if frontend.port_name == name)
 
 
-def _range_documents(situation: Situation, service: Service, port: ServicePort) -> list[Document]:
+def _build_range_documents(situation: Situation, service: Service, port: ServicePort) -> list[Document]:
     return [
-        _frontend_document(side, wide.frontend) | {"port": wide.key.first, "lastPort": wide.key.last}
+        _build_frontend_document(side, wide.frontend) | {"port": wide.key.first, "lastPort": wide.key.last}
         for side in situation.sides
         if (plan := side.plans.get(service.name))
         for wide in plan.ranges
@@ -165,7 +170,7 @@ def _range_documents(situation: Situation, service: Service, port: ServicePort) 
     ]
 
 
-def _frontend_document(side: FamilyView, frontend: Frontend) -> Document:
+def _build_frontend_document(side: FamilyView, frontend: Frontend) -> Document:
     key = frontend.key
     document: Document = {
         "family": side.family.value,
@@ -216,7 +221,7 @@ def _forward_document(forward: Forward) -> Document:
     return document
 
 
-def status_document(
+def build_status_document(
     situation: Situation,
     services: list[Service],
     counted: Counts | None = None,
@@ -236,24 +241,24 @@ def status_document(
         "node": situation.node_name,
         "mode": situation.config.proxy_mode,
         **({} if proxy is None else {"proxy": proxy}),
-        "families": [family_document(side) for side in situation.sides],
+        "families": [build_family_document(side) for side in situation.sides],
         **({"standing": said} if (said := [each._asdict() for each in standing]) else {}),
         "earlier": [each.document | {"said": str(each)} for each in earlier],
-        "services": [service_document(situation, service, counted) for service in services],
-        "refusals": refusal_documents(_select_refusals(counted, wanted, everything=everything)),
-        "problems": problem_documents(situation, None if everything else wanted),
+        "services": [build_service_document(situation, service, counted) for service in services],
+        "refusals": build_refusal_documents(_select_refusals(counted, wanted, everything=everything)),
+        "problems": build_problem_documents(situation, None if everything else wanted),
     }
 
 
-def unread_document(config: Config, error: VipwireError) -> Document:
+def build_unread_document(config: Config, error: VipwireError) -> Document:
     """Describe the proxy and the kernel if the objects cannot be read: no Service is known."""
     with open_kernel(config) as kernel:
-        families = [_unread_family(family, kernel) for family in families_here()]
+        families = [_build_unread_family(family, kernel) for family in families_here()]
     return {
         "kind": "Status",
         "node": node_name(config),
         "mode": config.proxy_mode,
-        "proxy": proxy_document(config),
+        "proxy": build_proxy_document(config),
         "silent": [*list_unread_objects(str(error)), *find_silences(config)],
         "families": families,
         "earlier": [],
@@ -263,7 +268,7 @@ def unread_document(config: Config, error: VipwireError) -> Document:
     }
 
 
-def _unread_family(family: Family, kernel: Kernel) -> Document:
+def _build_unread_family(family: Family, kernel: Kernel) -> Document:
     document: Document = {
         "family": family.value,
         "state": "unknown",
@@ -279,7 +284,7 @@ def _unread_family(family: Family, kernel: Kernel) -> Document:
     return document | {"observedObjects": seen, "reason": reason}
 
 
-def problem_documents(situation: Situation, about: set[ObjectName] | None = None) -> list[Document]:
+def build_problem_documents(situation: Situation, about: set[ObjectName] | None = None) -> list[Document]:
     return [
         {"kind": item.kind, "object": str(item.object), "field": item.field, "message": item.message}
         for item in (*_find_node_problems(situation), *situation.store.problems, *_find_plan_problems(situation))
@@ -318,7 +323,7 @@ def _find_plan_problems(situation: Situation) -> list[Problem]:
         for plan in side.plans.values():
             found.update(dict.fromkeys(plan.problems))
             if side.mode is not None:
-                found.update(dict.fromkeys(side.mode.shortcomings(plan)))
+                found.update(dict.fromkeys(side.mode.find_shortcomings(plan)))
     return list(found)
 
 
@@ -329,7 +334,7 @@ def describe_state(kernel: Mapping[str, Any]) -> str:
     return ", ".join(f"{kernel[what]} {what}" for what in ("missing", "different") if kernel[what])
 
 
-def proxy_document(config: Config) -> Document:
+def build_proxy_document(config: Config) -> Document:
     """Describe the proxy of this network namespace; `otherFlags` are flags that this command does not share."""
     state, record = read_record(config.state_dir)
     document: Document = {"state": state.value}
@@ -341,7 +346,7 @@ def proxy_document(config: Config) -> Document:
 
 
 def _describe_record(record: ProxyRecord, config: Config) -> Document:
-    looked = set(explicit_flags(config))
+    looked = set(list_explicit_flags(config))
     other = [flag for flag in record.flags if flag not in looked and not flag.startswith("--proxy-mode=")]
     if record.mode != config.proxy_mode:
         other.append(f"--proxy-mode={record.mode}")

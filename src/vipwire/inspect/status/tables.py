@@ -22,7 +22,7 @@ from vipwire.proxy_daemon.start.record import ProxyState
 from vipwire.terminal.columns import Column
 
 
-def status_view(document: Document, *, wide: bool, details: bool) -> RenderableType:
+def build_status_view(document: Document, *, wide: bool, details: bool) -> RenderableType:
     """Lay out a status document; with `details`, list all endpoints of the named Services."""
     parts: list[RenderableType] = [_build_head(document), Text()]
     if document["services"]:

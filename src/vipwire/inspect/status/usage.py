@@ -35,17 +35,17 @@ class _PortEndpoints(NamedTuple):
     ejected: Mapping[EndpointKey, float]
 
 
-def _endpoints_of(store: Store, side: FamilyView, service: Service, port: ServicePort) -> _PortEndpoints:
+def _collect_endpoints(store: Store, side: FamilyView, service: Service, port: ServicePort) -> _PortEndpoints:
     found = list_candidates(service.port_name(port), side.family, store.view(service.name)[1], side.node.name)
     taken = leave_out_drained(found, read_wishes(service), side.node, service.name)
-    until = side.ejected_of(service.name)
+    until = side.list_ejected(service.name)
     pools = categorize(taken, side.node, build_ejection_test(frozenset(until), port.protocol))
     return _PortEndpoints(found, taken, pools, until)
 
 
 def list_drained(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[DrainedTarget]:
     """Return a port's endpoints of one family that are drained, by `vipwire drain` or by weight 0."""
-    found, taken, *_ = _endpoints_of(store, side, service, port)
+    found, taken, *_ = _collect_endpoints(store, side, service, port)
     return [DrainedTarget(each.target, _explain_drained(side, service, each)) for each in found if each not in taken]
 
 
@@ -63,7 +63,7 @@ class EjectedTarget(NamedTuple):
 
 
 def list_ejected(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[EjectedTarget]:
-    found, _, pools, until = _endpoints_of(store, side, service, port)
+    found, _, pools, until = _collect_endpoints(store, side, service, port)
     used = {*pools.cluster, *pools.local}
     return [
         EjectedTarget(each.target, until[key], each.target in used)
@@ -72,10 +72,12 @@ def list_ejected(store: Store, side: FamilyView, service: Service, port: Service
     ]
 
 
-def endpoint_usages(store: Store, side: FamilyView, service: Service, port: ServicePort) -> list[dict[str, Any]]:
+def describe_endpoint_usages(
+    store: Store, side: FamilyView, service: Service, port: ServicePort
+) -> list[dict[str, Any]]:
     if service.name not in side.plans:
         return []
-    found, taken, pools, until = _endpoints_of(store, side, service, port)
+    found, taken, pools, until = _collect_endpoints(store, side, service, port)
     usages = [_build_usage_document(side, candidate, found, pools) for candidate in found]
     for candidate, usage in zip(found, usages, strict=True):
         key = EndpointKey(port.protocol, candidate.target.address, candidate.target.port)

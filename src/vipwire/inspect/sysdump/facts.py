@@ -13,16 +13,16 @@ from typing import Final
 from vipwire import __version__
 from vipwire.config.configuration import Config
 from vipwire.config.file import dump_config
-from vipwire.config.flags import explicit_flags
+from vipwire.config.flags import list_explicit_flags
 from vipwire.errors import VipwireError
 from vipwire.inspect.check.facts import gather_facts
 from vipwire.inspect.check.findings import check_document, list_findings
-from vipwire.inspect.command.show import json_text
+from vipwire.inspect.command.show import write_json
 from vipwire.inspect.difference import diff_document, write_script
 from vipwire.inspect.node.situation import Situation, observe_situation, open_kernel
 from vipwire.inspect.node.source import read_objects
 from vipwire.inspect.status.counts import read_observed_counts
-from vipwire.inspect.status.document import proxy_document, status_document, unread_document
+from vipwire.inspect.status.document import build_proxy_document, build_status_document, build_unread_document
 from vipwire.linux.host.addresses import read_addresses
 from vipwire.model.net import format_address
 from vipwire.proxy_daemon.start.record import read_record
@@ -43,9 +43,9 @@ def list_machine_parts(config: Config) -> Iterator[tuple[str, Part]]:
     yield "addresses.txt", _describe_addresses
     yield "configuration.yaml", lambda: dump_config(config)
     yield "flags.txt", lambda: "\n".join(_list_flags(config)) + "\n"
-    yield "proxy.json", lambda: json_text(proxy_document(config), indent=2)
+    yield "proxy.json", lambda: write_json(build_proxy_document(config), indent=2)
     mode = config.proxy_mode
-    yield "check.json", lambda: json_text(check_document(list_findings(gather_facts(config), mode), mode), indent=2)
+    yield "check.json", lambda: write_json(check_document(list_findings(gather_facts(config), mode), mode), indent=2)
     yield "changes.jsonl", lambda: _read_file(changes_file(config.state_dir))
     pages = {"metrics.txt": config.metrics_bind_address, "healthz.json": config.healthz_bind_address}
     for name, address in pages.items():
@@ -62,14 +62,17 @@ def list_situation_parts(config: Config) -> Iterator[tuple[str, str]]:
     try:
         store = read_objects(config)
     except VipwireError as error:
-        yield "status.json", json_text(unread_document(config, error), indent=2)
+        yield "status.json", write_json(build_unread_document(config, error), indent=2)
         return
     with open_kernel(config) as kernel:
         situation = observe_situation(config, store, kernel)
         services = list(store.services.values())
         counts = read_observed_counts(situation)
-        yield "status.json", json_text(status_document(situation, services, counts, proxy_document(config)), indent=2)
-        yield "diff.json", json_text(diff_document(situation, None), indent=2)
+        yield (
+            "status.json",
+            write_json(build_status_document(situation, services, counts, build_proxy_document(config)), indent=2),
+        )
+        yield "diff.json", write_json(diff_document(situation, None), indent=2)
         yield from _list_rules(situation)
 
 
@@ -111,7 +114,7 @@ def _describe_addresses() -> str:
 def _list_flags(config: Config) -> Iterator[str]:
     _, record = read_record(config.state_dir)
     yield "# of this command and its sources"
-    yield from explicit_flags(config)
+    yield from list_explicit_flags(config)
     yield "# of the proxy here"
     yield from record.flags if record is not None else ()
 

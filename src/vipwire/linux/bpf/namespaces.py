@@ -29,14 +29,14 @@ T = TypeVar("T")
 _LIBC: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def netns_cookie() -> int:
+def read_netns_cookie() -> int:
     """Return the cookie of the calling thread's network namespace. Raise OSError on older kernels."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as own:
         (found,) = struct.unpack("=Q", own.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, 8))
     return int(found)
 
 
-def netns_inode() -> int:
+def read_netns_inode() -> int:
     """Return the inode number of the calling thread's network namespace. Raise OSError."""
     return _HERE.stat().st_ino
 
@@ -67,7 +67,7 @@ def _make_namespace() -> tuple[socket.socket, int, int]:
     with _HERE.open("rb", 0) as before:
         if _LIBC.unshare(_CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "unshare")
-        found = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), netns_cookie(), netns_inode()
+        found = socket.socket(socket.AF_INET, socket.SOCK_DGRAM), read_netns_cookie(), read_netns_inode()
         if _LIBC.setns(before.fileno(), _CLONE_NEWNET) != 0:
             raise OSError(ctypes.get_errno(), "setns")
         return found
@@ -84,9 +84,9 @@ def _can_open(nsfs: int, namespace: tuple[int, int]) -> bool:
     return bool(descriptor >= 0)
 
 
-def cookie_of(path: Path) -> int:
+def read_cookie_of(path: Path) -> int:
     """Return the cookie of another network namespace, such as /run/netns/NAME; needs CAP_SYS_ADMIN. Raise OSError."""
-    return run_in_namespace(path, netns_cookie)
+    return run_in_namespace(path, read_netns_cookie)
 
 
 def run_in_namespace(path: Path, action: Callable[[], T]) -> T:

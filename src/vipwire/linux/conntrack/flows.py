@@ -48,16 +48,16 @@ class Judge(Interface):
     def __call__(self, flow: Flow, /) -> bool:
         """Report whether to delete this flow."""
 
-    def families(self) -> tuple[Family, ...]:
+    def list_families(self) -> tuple[Family, ...]:
         """Return the families to dump."""
 
-    def protocols(self) -> tuple[Protocol, ...]:
+    def list_protocols(self) -> tuple[Protocol, ...]:
         """Return the protocols to dump."""
 
-    def ports(self) -> frozenset[int] | None:
+    def list_ports(self) -> frozenset[int] | None:
         """Return the original destination ports to dump; None for any."""
 
-    def unanswered(self) -> bool:
+    def selects_unanswered(self) -> bool:
         """Report whether the judge selects unanswered flows only: the kernel then dumps no others."""
 
 
@@ -142,7 +142,7 @@ class FlowTable:
     def _delete_batch(self, batch: list[Flow]) -> int:
         """Delete flows in one datagram; return how many were already gone, and how many a flowtable holds."""
         self._deleter.drain()
-        first = self._deleter.sequence(len(batch))
+        first = self._deleter.reserve_sequence_numbers(len(batch))
         requests = [
             encode_message(CT_DELETE, NLM_F_REQUEST, first + index, encode_delete(flow))
             for index, flow in enumerate(batch)
@@ -150,7 +150,7 @@ class FlowTable:
         # The kernel answers failures unasked; acknowledgements of successes would only cost time.
         self._deleter.send(b"".join(requests))
         gone = 0
-        for answer in self._deleter.acknowledgements():
+        for answer in self._deleter.read_acknowledgements():
             if answer.errno == errno.ENOENT:
                 gone += 1
             elif answer.errno == errno.EBUSY:
@@ -162,9 +162,9 @@ class FlowTable:
 
     def delete_judged(self, judge: Judge) -> FlowDeletions:
         """Delete the selected flows. Repeats an interrupted dump up to `_ATTEMPTS` times."""
-        ports = judge.ports()
+        ports = judge.list_ports()
         wanted = sorted(ports) if ports is not None and len(ports) <= _FEW_PORTS else [0]
-        which = product(judge.families(), judge.protocols(), wanted)
+        which = product(judge.list_families(), judge.list_protocols(), wanted)
         parts = [self._delete_judged_at_port(judge, family, protocol, port) for family, protocol, port in which]
         return FlowDeletions(
             sum(part.examined for part in parts),
@@ -177,7 +177,7 @@ class FlowTable:
         examined = deleted = 0
         for _ in range(_ATTEMPTS):
             before = self._held
-            flows = self.list_flows(family, protocol, port, unanswered=judge.unanswered())
+            flows = self.list_flows(family, protocol, port, unanswered=judge.selects_unanswered())
             try:
                 while piece := list(islice(flows, _PIECE)):
                     examined += len(piece)

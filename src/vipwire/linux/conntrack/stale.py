@@ -72,20 +72,20 @@ class Staleness(Value, frozen=True):
             return source not in serving
         return source != (address, port) and any(address in cidr for cidr in self.service_cidrs)
 
-    def families(self) -> tuple[Family, ...]:
+    def list_families(self) -> tuple[Family, ...]:
         addresses = {address for address, _ in self.frontends if address is not None}
         addresses.update(cidr.network for cidr in self.service_cidrs)
         if any(address is None for address, _ in self.frontends):
             addresses |= self.node_addresses
         return _list_families(addresses)
 
-    def protocols(self) -> tuple[Protocol, ...]:
+    def list_protocols(self) -> tuple[Protocol, ...]:
         return (Protocol.UDP,)
 
-    def ports(self) -> frozenset[int] | None:
+    def list_ports(self) -> frozenset[int] | None:
         return None if self.service_cidrs else frozenset(port for _, port in self.frontends)
 
-    def unanswered(self) -> bool:
+    def selects_unanswered(self) -> bool:
         return False
 
 
@@ -156,16 +156,16 @@ class Unanswered(Value, frozen=True):
             and (flow.reply_source, flow.reply_source_port) != (flow.destination, flow.destination_port)
         )
 
-    def families(self) -> tuple[Family, ...]:
+    def list_families(self) -> tuple[Family, ...]:
         return _list_families(address for _, address, _ in self.endpoints)
 
-    def protocols(self) -> tuple[Protocol, ...]:
+    def list_protocols(self) -> tuple[Protocol, ...]:
         return tuple(sorted({Protocol(protocol) for protocol, _, _ in self.endpoints}))
 
-    def ports(self) -> frozenset[int] | None:
+    def list_ports(self) -> frozenset[int] | None:
         return self.destination_ports
 
-    def unanswered(self) -> bool:
+    def selects_unanswered(self) -> bool:
         return True
 
 
@@ -182,20 +182,20 @@ class Untranslated(Value, frozen=True):
             and (flow.reply_source, flow.reply_source_port) == (flow.destination, flow.destination_port)
         )
 
-    def families(self) -> tuple[Family, ...]:
+    def list_families(self) -> tuple[Family, ...]:
         return _list_families(self.addresses)
 
-    def protocols(self) -> tuple[Protocol, ...]:
+    def list_protocols(self) -> tuple[Protocol, ...]:
         return (Protocol.TCP, Protocol.SCTP)
 
-    def ports(self) -> frozenset[int] | None:
+    def list_ports(self) -> frozenset[int] | None:
         return None
 
-    def unanswered(self) -> bool:
+    def selects_unanswered(self) -> bool:
         return True
 
 
-def served_addresses(plans: Iterable[ServicePlan]) -> frozenset[Address]:
+def collect_served_addresses(plans: Iterable[ServicePlan]) -> frozenset[Address]:
     """Collect the addresses of all frontends but node ports."""
     return frozenset(
         frontend.key.address
@@ -212,14 +212,14 @@ def find_unanswered(changes: Iterable[PlanChange]) -> Unanswered:
     ranges = False
     for old, new in changes:
         if old is not None and new is not None and new.wishes.eject_after is not None:
-            gone = _used_endpoints(old) - _used_endpoints(new)
+            gone = _collect_used_endpoints(old) - _collect_used_endpoints(new)
             endpoints |= gone
             ranges |= bool(gone and old.ranges)
             ports |= {frontend.key.port for frontend in old.frontends} if gone else set()
     return Unanswered(frozenset(endpoints), None if ranges else frozenset(ports))
 
 
-def _used_endpoints(plan: ServicePlan) -> frozenset[ProtocolEndpoint]:
+def _collect_used_endpoints(plan: ServicePlan) -> frozenset[ProtocolEndpoint]:
     return frozenset(_list_endpoints(plan))
 
 

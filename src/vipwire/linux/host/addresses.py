@@ -41,12 +41,12 @@ class LocalAddress(NamedTuple):
         return is_loopback(self.address)
 
 
-def reachable_addresses(addresses: Iterable[LocalAddress]) -> frozenset[Address]:
+def select_reachable_addresses(addresses: Iterable[LocalAddress]) -> frozenset[Address]:
     """Select the addresses at which other machines can reach this one: all but loopback."""
     return frozenset(item.address for item in addresses if not item.is_loopback)
 
 
-def global_addresses(addresses: Iterable[LocalAddress]) -> list[Address]:
+def select_global_addresses(addresses: Iterable[LocalAddress]) -> list[Address]:
     """Select the addresses by which a node may be known, in order: neither loopback nor link-local."""
     return [item.address for item in addresses if item.scope == 0 and not item.is_loopback]
 

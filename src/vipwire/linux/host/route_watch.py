@@ -61,7 +61,7 @@ class RouteWatch:
     def _read_notifications(self) -> list[Message] | None:
         """Read the notifications, without waiting; None if the kernel dropped some."""
         try:
-            return list(self._events.pending())
+            return list(self._events.read_pending_messages())
         except OSError as error:
             if error.errno != errno.ENOBUFS:
                 raise

@@ -75,7 +75,7 @@ def _apply_sysctl(sysctl: Sysctl, root: Path) -> SysctlChange | Obstacle | None:
         if verb != "read" and sysctl.want is Want.EXACTLY_OR_MORE and old > sysctl.value:
             return None
         reason = f"cannot be {verb} ({error.strerror})"
-        return Obstacle(sysctl.name, reason, remedy_of(sysctl, error.errno or 0))
+        return Obstacle(sysctl.name, reason, suggest_remedy(sysctl, error.errno or 0))
     except ValueError:
         return Obstacle(sysctl.name, "is not a number", f"look at /proc/sys/{sysctl.path}")
     return SysctlChange(sysctl.name, old, sysctl.value)
@@ -96,7 +96,7 @@ def _write_sysctl(sysctl: Sysctl, root: Path) -> None:
         os.close(file)
 
 
-def remedy_of(sysctl: Sysctl, code: int) -> str:
+def suggest_remedy(sysctl: Sysctl, code: int) -> str:
     setting = f"`{sysctl.name} = {sysctl.value}`"
     if code == errno.ENOENT:
         if sysctl.path.startswith("net/netfilter/"):

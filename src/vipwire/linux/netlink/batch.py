@@ -44,13 +44,13 @@ def send_batch(link: NetlinkSocket, requests: Iterable[NetlinkRequest]) -> Sent:
             for at, (each, sequence) in enumerate(block)
         )
         link.send(data)
-        for answer in link.acknowledgements():
+        for answer in link.read_acknowledgements():
             if answer.errno and first is not None:
                 refused[answer.sequence - first] = answer
         block, size = [], 0
 
     for request in requests:
-        sequence = link.sequence()
+        sequence = link.reserve_sequence_numbers()
         first = sequence if first is None else first
         block.append((request, sequence))
         length = 16 + len(request.payload)

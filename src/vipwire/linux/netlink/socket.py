@@ -93,7 +93,7 @@ class NetlinkSocket:
         return address[0]
 
     def join(self, group: int) -> None:
-        """Join a multicast group; `pending` yields its notifications.
+        """Join a multicast group; `read_pending_messages` yields its notifications.
 
         If notifications overflow the receive buffer, the kernel drops them, and the next receive raises OSError
         (ENOBUFS).
@@ -119,7 +119,7 @@ class NetlinkSocket:
         except PermissionError:
             self._socket.setsockopt(socket.SOL_SOCKET, plain, size)
 
-    def sequence(self, count: int = 1) -> int:
+    def reserve_sequence_numbers(self, count: int = 1) -> int:
         first = self._sequence + 1
         self._sequence += count
         return first
@@ -134,29 +134,29 @@ class NetlinkSocket:
         self._socket.sendmsg(parts if len(parts) <= _MOST_PARTS else (b"".join(parts),))
         return size
 
-    def pending(self, size: int = _RECEIVE) -> Iterator[Message]:
+    def read_pending_messages(self, size: int = _RECEIVE) -> Iterator[Message]:
         """Yield every message that has already arrived, without waiting.
 
         Callers with many small datagrams pass their largest size: Python allocates that many bytes for each receive.
         """
-        for datagram in self.arrived(size):
+        for datagram in self.read_arrived_datagrams(size):
             yield from split_messages(datagram)
 
-    def arrived(self, size: int) -> Iterator[bytes]:
-        """Yield every datagram that has already arrived, without waiting; `size` as in `pending`."""
+    def read_arrived_datagrams(self, size: int) -> Iterator[bytes]:
+        """Yield every datagram that has already arrived, without waiting; `size` as in `read_pending_messages`."""
         while True:
             try:
                 yield self._socket.recv(size, socket.MSG_DONTWAIT)
             except BlockingIOError:
                 return
 
-    def acknowledgements(self, last: int | None = None) -> list[Acknowledgement]:
+    def read_acknowledgements(self, last: int | None = None) -> list[Acknowledgement]:
         """Collect every acknowledgement of the last send; the kernel queued them before `send` returned.
 
         `last`: the sequence number whose acknowledgement, if any, comes after all others.
         """
         found: list[Acknowledgement] = []
-        for message in self.pending():
+        for message in self.read_pending_messages():
             if message.type == NLMSG_ERROR:
                 found.append(decode_acknowledgement(message))
                 if found[-1].sequence == last:
@@ -174,7 +174,7 @@ class NetlinkSocket:
 
     def request(self, kind: int, payload: bytes, flags: int = 0) -> list[Message]:
         """Send one request; return the answers before the acknowledgement. Raise NetlinkError if refused."""
-        sequence = self.sequence()
+        sequence = self.reserve_sequence_numbers()
         self.send(encode_message(kind, NLM_F_REQUEST | NLM_F_ACK | flags, sequence, payload))
         answers: list[Message] = []
         while True:
@@ -189,7 +189,7 @@ class NetlinkSocket:
 
     def ask(self, kind: int, payload: bytes) -> Message:
         """Send a request that the kernel answers with one message or an error, without an acknowledgement."""
-        sequence = self.sequence()
+        sequence = self.reserve_sequence_numbers()
         self.send(encode_message(kind, NLM_F_REQUEST, sequence, payload))
         while True:
             for message in split_messages(self._socket.recv(_ANSWER)):
@@ -198,12 +198,12 @@ class NetlinkSocket:
                         _raise_for(decode_acknowledgement(message))
                     return message
 
-    def answers(self, kind: int, payload: bytes, count: int, size: int = 512) -> list[bytes]:
+    def request_answers(self, kind: int, payload: bytes, count: int, size: int = 512) -> list[bytes]:
         """Send one request; return its `count` answers, datagrams of one message of at most `size` bytes each.
 
         Raise NetlinkError if the kernel refuses or sends fewer answers.
         """
-        sequence, receive = self.sequence(), self._socket.recv
+        sequence, receive = self.reserve_sequence_numbers(), self._socket.recv
         self.send(encode_message(kind, NLM_F_REQUEST | NLM_F_ACK, sequence, payload))
         try:
             answers = [receive(size, socket.MSG_DONTWAIT) for _ in range(count + 1)]
@@ -221,12 +221,12 @@ class NetlinkSocket:
         """
         return self._read_dump(kind, payload, iter(lambda: self._socket.recv(size), b""))
 
-    def datagrams(self, kind: int, payload: bytes, size: int) -> Iterator[bytes]:
+    def dump_datagrams(self, kind: int, payload: bytes, size: int) -> Iterator[bytes]:
         """Yield the datagrams of a dump, without the message that ends it.
 
         `size` is the kernel's largest datagram. The messages' flags tell of an interrupted dump.
         """
-        sequence = self.sequence()
+        sequence = self.reserve_sequence_numbers()
         self.send(encode_message(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
         while True:
             datagram = self._socket.recv(size)
@@ -245,7 +245,7 @@ class NetlinkSocket:
             return
 
     def dump_whole(self, kind: int, payload: bytes, size: int) -> bytes:
-        return b"".join(self.datagrams(kind, payload, size))
+        return b"".join(self.dump_datagrams(kind, payload, size))
 
     def dump_in_bulk(self, kind: int, payload: bytes) -> Iterator[memoryview]:
         """Dump in few system calls, for a thread beside others: see `bulk`."""
@@ -254,7 +254,7 @@ class NetlinkSocket:
         return self._read_dump(kind, payload, receive_datagrams(self._socket.fileno()))
 
     def _read_dump(self, kind: int, payload: bytes, datagrams: Iterator[bytes]) -> Iterator[memoryview]:
-        sequence = self.sequence()
+        sequence = self.reserve_sequence_numbers()
         self.send(encode_message(kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, payload))
         interrupted = False
         for datagram in datagrams:

@@ -9,7 +9,7 @@ from typing import Final
 
 from vipwire.config.configuration import Config
 from vipwire.errors import ConfigError, UnsupportedError
-from vipwire.linux.bpf.namespaces import cookie_of, netns_cookie
+from vipwire.linux.bpf.namespaces import read_cookie_of, read_netns_cookie
 from vipwire.linux.bpf.pins import build_node_path, require_mounted
 from vipwire.linux.bpf.programs import HOOKS
 from vipwire.linux.bpf.syscall import require_architecture
@@ -70,7 +70,7 @@ class ProgramRemains(Remains):
     def __init__(self, pinned: NodePins) -> None:
         self._pins = pinned
 
-    def before_rules(self) -> RemovalResult:
+    def remove_before_rules(self) -> RemovalResult:
         """Detach the programs; remove everything a second after the connecting ones went."""
         remove_gone_nodes(self._pins.folder)
         if not self._pins.exists:
@@ -105,7 +105,7 @@ def find_node_folder() -> Path:
 def _read_node_cookie() -> int:
     """Return the cookie of this network namespace. Raise UnsupportedError if the kernel has none."""
     try:
-        return netns_cookie()
+        return read_netns_cookie()
     except OSError as error:
         raise UnsupportedError(
             "ebpf mode needs Linux 5.14 or newer: this kernel does not return the cookie of a network namespace "
@@ -154,7 +154,7 @@ def _require_namespaces(config: Config) -> None:
 
 def _read_cookie(path: str) -> int:
     try:
-        return cookie_of(Path(path))
+        return read_cookie_of(Path(path))
     except (OSError, struct.error) as error:
         raise ConfigError(f"--ebpf-clients: {path} must be all, node or a network namespace: {error}") from error
 

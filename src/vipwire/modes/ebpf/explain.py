@@ -35,7 +35,7 @@ from vipwire.modes.nftables.explain.explainer import INSPECTION as RULES
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.explainer import Direct, Explainer, Walk
-from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, state_of
+from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, compare_object
 
 _SHOWN: Final = 4
 _SOCKETS: Final = "programs of sockets"
@@ -61,19 +61,19 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
         self._family, self._rules = family, rules
         self._led = Flag.NODE | Flag.POD if pods else Flag.NODE
 
-    def script(self, delta: Delta[Any, Any]) -> Iterable[str]:
+    def write_script(self, delta: Delta[Any, Any]) -> Iterable[str]:
         """Write a difference: nft commands, and changes of maps as comments."""
         theirs, ours = split_delta(delta)
-        yield from self._rules.script(theirs)
+        yield from self._rules.write_script(theirs)
         for sign, part in (("+", ours.added), ("~", ours.changed), ("-", ours.removed)):
             for key in sorted(part):
                 yield f"# {sign} {describe_key(key)}"
 
-    def foreign_objects(self) -> str:
-        return self._rules.foreign_objects()
+    def describe_foreign_objects(self) -> str:
+        return self._rules.describe_foreign_objects()
 
-    def commands_to_remove_foreign(self) -> Iterable[str]:
-        return self._rules.commands_to_remove_foreign()
+    def write_removal_of_foreign(self) -> Iterable[str]:
+        return self._rules.write_removal_of_foreign()
 
     def arrange(self, observed: Mapping[Any, Any], wanted: Mapping[Any, Any], own: frozenset[Address]) -> Programs:
         return Programs(observed, wanted, self._rules.arrange(select_rules(observed), select_rules(wanted), own))
@@ -131,7 +131,7 @@ class EbpfExplainer(Explainer[Any, Any, Programs]):
             yield Step("", _SOCKETS, describe_key(key), ObjectState.MISSING, (Effect(Verdict.LEAVE),))
             return
         effect = Effect(Verdict.CONNECT, self._describe_effect(held, packet))
-        yield Step("", _SOCKETS, describe_key(key), state_of(key, observed, wanted), (effect,))
+        yield Step("", _SOCKETS, describe_key(key), compare_object(key, observed, wanted), (effect,))
 
     def _describe_effect(self, held: bytes, packet: Packet) -> str:
         shown = self._list_endpoints(set(endpoints(self._family, held)))

@@ -150,8 +150,8 @@ class EbpfBackend:
     def describe(self, key: Any) -> str:
         return describe_key(key) if is_ours(key) else self.rules.describe(key)
 
-    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        return self.rules.shortcomings(plan)
+    def find_shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        return self.rules.find_shortcomings(plan)
 
     def changed(self) -> bool:
         """Report whether another program changed the rules, maps or programs, or kubelet its cgroup."""

@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 
 from vipwire.linux.bpf import pins
 from vipwire.linux.bpf.maps import Map
-from vipwire.linux.bpf.namespaces import find_gone, netns_inode
+from vipwire.linux.bpf.namespaces import find_gone, read_netns_inode
 from vipwire.linux.bpf.programs import (
     HOOKS,
     BpfLink,
@@ -136,7 +136,7 @@ class NodePins:
         """Attach programs with these settings to these hooks, and to hooks that have one already. Raise OSError."""
         if self._cgroup is None:
             raise ValueError("a reader cannot attach programs")
-        (self.folder / "netns" / str(netns_inode())).mkdir(mode=0o700, parents=True, exist_ok=True)
+        (self.folder / "netns" / str(read_netns_inode())).mkdir(mode=0o700, parents=True, exist_ok=True)
         loaded = self._load_programs(settings)
         wanted = set(hooks) | {hook for hook in HOOKS if (self.folder / "links" / hook).exists()}
         target = os.open(self._cgroup, os.O_RDONLY | os.O_DIRECTORY)

@@ -211,7 +211,7 @@ class Tables:
         now, led, stretches = time.monotonic(), {}, {}
         if not changed:
             return
-        memory, had, gone = self._map_slots(slots), {}, {}
+        memory, had, gone = self._mmap_slots(slots), {}, {}
         for key, value in changed.items():
             dealt = value[HEAD.size :]
             length = len(dealt) // self._each
@@ -257,13 +257,13 @@ class Tables:
         self.collect_outgrown_counts()
         if (slots := self._pins.find(self._names["slots"])) is None:
             return
-        memory, self._memory = self._map_slots(slots), None
+        memory, self._memory = self._mmap_slots(slots), None
         counted = {key: self._read_tallies(memory, stretch) for key, stretch in self._where.items()}
         for key, each in counted.items():
             self._keep_counts(key, each.items())
         self._outgrown = _Outgrown(memory, self._where, counted)
 
-    def _map_slots(self, slots: Map) -> _Memory:
+    def _mmap_slots(self, slots: Map) -> _Memory:
         """Return the slots as memory, mapped once: the kernel maps all pages at once, and later changes are fast."""
         hits = self._pins.require_map(self._names["hits"])
         if hits.shape.max_entries < slots.shape.max_entries:

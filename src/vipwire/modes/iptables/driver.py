@@ -67,7 +67,7 @@ def _print_rules(tool: IptablesTool, writer: NftAccess, settings: RuleSettings) 
     try:
         writer.send_transaction(RestoreInput({table: TablePart({PROBE: rules}) for table, rules in wanted.items()}))
         try:
-            shown = {table: tool.chain(table, PROBE) for table in wanted}
+            shown = {table: tool.list_rules(table, PROBE) for table in wanted}
         finally:
             writer.send_transaction(RestoreInput({table: TablePart(gone=[PROBE]) for table in wanted}))
     except (CommitError, OSError, UnknownRuleError) as error:

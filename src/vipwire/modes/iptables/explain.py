@@ -156,7 +156,7 @@ class _Rules(Surroundings):
         self._table, self._packet, self._run = table, packet, done
         self._left, self._recall = skipped, recall
 
-    def owns(self, address: Address) -> bool:
+    def owns_address(self, address: Address) -> bool:
         return address in self._table.own
 
     def draw(self, chance: Fraction, *, in_turn: bool) -> bool:
@@ -181,7 +181,7 @@ class _Rules(Surroundings):
         self._run.choice = BY_HASH
         return run_program(code, source)
 
-    def rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
+    def list_rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
         """List the rules of a chain; None if the kernel and the plan both lack the chain.
 
         Of a dispatch chain, list only rules that this packet may match.
@@ -224,7 +224,7 @@ class IptablesExplainer(Explainer[Key, Rules, RuleTables]):
         super().__init__(RESTORE[backend.family])
         self._backend = backend
 
-    def script(self, delta: Delta[Key, Rules]) -> Iterable[str]:
+    def write_script(self, delta: Delta[Key, Rules]) -> Iterable[str]:
         return [line for text in self._backend.script(delta) for line in text.splitlines()]
 
     def arrange(

@@ -22,7 +22,7 @@ from vipwire.modes.iptables.change_detector import (
     has_grown_by,
 )
 from vipwire.modes.iptables.counts import Ledger, count_by_service, map_endpoints_by_port, read_counters
-from vipwire.modes.iptables.mode import shortcomings
+from vipwire.modes.iptables.mode import find_shortcomings
 from vipwire.modes.iptables.rules import names
 from vipwire.modes.iptables.rules.frontend_code import decode_frontend
 from vipwire.modes.iptables.rules.names import CHAIN, CLUSTER_IPS, ENTRY, JUMP, ROOT, ROOTS, TABLES, Key, Rules
@@ -96,8 +96,8 @@ class IptablesBackend:
     def render(self, plan: ServicePlan) -> Rendered[Key, Rules]:
         return render_service(self._node, self.settings, plan)
 
-    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        return tuple(shortcomings(self.settings, plan))
+    def find_shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        return tuple(find_shortcomings(self.settings, plan))
 
     def describe(self, key: Key) -> str:
         return describe_key(self.family, key)

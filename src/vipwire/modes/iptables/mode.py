@@ -33,7 +33,7 @@ LACKS: Final = (
 """On every kernel."""
 
 
-def shortcomings(settings: RuleSettings, plan: ServicePlan) -> Iterator[Problem]:
+def find_shortcomings(settings: RuleSettings, plan: ServicePlan) -> Iterator[Problem]:
     forwards = [
         action
         for frontend in plan.frontends

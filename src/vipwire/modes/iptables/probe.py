@@ -26,7 +26,13 @@ from vipwire.modes.iptables.rules.names import FILTER, INVALID_COUNTER, LOCALHOS
 from vipwire.modes.iptables.rules.settings import RuleSettings
 from vipwire.modes.xtables.legacy import Census, LegacySocket
 from vipwire.modes.xtables.ownership import KUBELETS
-from vipwire.modes.xtables.tool import IptablesTool, Variant, find_versions, legacy_tables, preferred_variant
+from vipwire.modes.xtables.tool import (
+    IptablesTool,
+    Variant,
+    find_preferred_variant,
+    find_versions,
+    list_legacy_tables,
+)
 
 T = TypeVar("T")
 
@@ -146,7 +152,7 @@ def choose_variant(families: Iterable[Family]) -> VariantChoice:
     found = {variant: find_presence(variant, families) for variant in installed}
     if find_marked(found) is None:
         found = {variant: find_presence(variant, families, exact=True) for variant in installed}
-    return decide_variant(found, preferred_variant())
+    return decide_variant(found, find_preferred_variant())
 
 
 class Presence(NamedTuple):
@@ -179,7 +185,7 @@ def _count_legacy_rules(family: Family) -> Census:
     chains: frozenset[str] = frozenset()
     rules = 0
     with closing(LegacySocket(family)) as opened:
-        for table in legacy_tables(family):
+        for table in list_legacy_tables(family):
             if table in TABLES:
                 with suppress(OSError):
                     found = opened.count_rules(table)

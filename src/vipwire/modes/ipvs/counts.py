@@ -17,7 +17,7 @@ from vipwire.modes.ipvs.marks import Marks, MarkScope
 from vipwire.modes.ipvs.objects import ranges
 from vipwire.modes.ipvs.objects.iptables_tool import ChainTool
 from vipwire.modes.ipvs.objects.servers import IpvsServers
-from vipwire.modes.ipvs.scheduling import method_of
+from vipwire.modes.ipvs.scheduling import choose_method
 from vipwire.modes.xtables.counted import counted_rules
 from vipwire.plan.plan import Frontend, FrontendKey, FrontendKind, RangeKey, ServicePlan
 from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refusal
@@ -79,7 +79,7 @@ def list_origins_by_server(plans: Iterable[ServicePlan], marks: Marks) -> dict[V
 
 
 def _list_origins(plan: ServicePlan, marks: Marks) -> Iterator[tuple[VirtualServer, Origin]]:
-    direct = method_of(plan.wishes) is not Method.MASQUERADE
+    direct = choose_method(plan.wishes) is not Method.MASQUERADE
     for frontend in plan.frontends:
         key = frontend.key
         for address in plan.node_port_addresses if key.address is None else (key.address,):

@@ -176,7 +176,7 @@ def _split_first_commit(backend: Backend[Any, Any], others: Others) -> Backend[A
     """Split the first commit in two steps if another mode's rules are in force."""
     listens = False  # if the kernel does not answer, assume that the other mode serves node ports by rules
     with contextlib.suppress(CommitError, OSError):
-        found = others.translating()
+        found = others.find_translating()
         if not found:
             return backend
         listens = all(each.relays for each in found)

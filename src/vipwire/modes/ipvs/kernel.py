@@ -43,7 +43,7 @@ from vipwire.modes.ipvs.objects.policy_routing import PolicyRouting
 from vipwire.modes.ipvs.objects.servers import IpvsServers, ServerCommand, include_resting_servers
 from vipwire.modes.ipvs.objects.sets import Sets
 from vipwire.modes.ipvs.render import DEFAULTS, IpvsSettings, Writing
-from vipwire.modes.ipvs.skeleton import KUBE_PROXYS, node_objects
+from vipwire.modes.ipvs.skeleton import KUBE_PROXYS, build_node_objects
 from vipwire.modes.ipvs.termination import DrainingMarks, GracefulTermination, TerminationPolicy
 from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.annotations import find_ineffective
@@ -72,7 +72,9 @@ class IpvsBackend(Writing):
         self._draining = DrainingMarks(family, self._terminating)
         self._terminations = TerminationPolicy()
         self._direct = set_name(family, Set.DIRECT_RETURN)
-        self._chains = KUBE_PROXYS.union(key for key in node_objects(NodePlan(family)) if isinstance(key, ChainName))
+        self._chains = KUBE_PROXYS.union(
+            key for key in build_node_objects(NodePlan(family)) if isinstance(key, ChainName)
+        )
         self._lingering: set[Address] = set()
         """Addresses that stay on kube-ipvs0 while local sockets use them."""
         self._look_at = 0.0
@@ -99,7 +101,7 @@ class IpvsBackend(Writing):
         self._terminations.note_plan(plan, rendered.own, plan.wishes.drain_seconds)
         return rendered
 
-    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+    def find_shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         return tuple(find_ineffective(plan.name, plan.wishes, LACKS))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:

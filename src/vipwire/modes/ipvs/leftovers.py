@@ -70,18 +70,18 @@ class IpvsRemains(Remains):
         self._family, self._to_sockets = family, to_sockets
         self._found: IpvsLeftovers | None = None
 
-    def before_rules(self) -> RemovalResult:
+    def remove_before_rules(self) -> RemovalResult:
         """Remove unused leftovers while the rules still masquerade; give new connections to node ports to sockets."""
         self._found = find_ipvs(self._family)
         if self._found is not None and self._to_sockets and redirect_to_sockets(self._found):
             self._found = find_ipvs(self._family)  # again: connections may have come since the first look
         return RemovalResult()
 
-    def held(self) -> frozenset[ChainName]:
+    def list_held_chains(self) -> frozenset[ChainName]:
         """Return the chains that keep the host's own ports off the VIPs, while leftovers are in use."""
         return GUARDS if self._found is not None and self._found.in_use else frozenset()
 
-    def after_rules(self) -> RemovalResult:
+    def remove_after_rules(self) -> RemovalResult:
         if (left := self._found) is None:
             return RemovalResult()
         gone, stays = remove_ipvs(left)

@@ -6,7 +6,7 @@ from typing import Final, cast
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects import ranges
 from vipwire.modes.ipvs.objects.names import Rules
-from vipwire.modes.ipvs.skeleton import KUBE_PROXYS, node_objects
+from vipwire.modes.ipvs.skeleton import KUBE_PROXYS, build_node_objects
 from vipwire.modes.xtables.ownership import ChainRule, RuleOwner
 from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.plan.node import NodePlan
@@ -38,14 +38,14 @@ class IpvsOwner(RuleOwner):
     def __init__(self, family: Family) -> None:
         self._family = family
 
-    def owns(self, table: str, chain: str) -> bool:
+    def owns_chain(self, table: str, chain: str) -> bool:
         return ChainName(table, chain) in _list_own_chains(self._family) and chain not in BUILT_IN
 
     def is_only_vipwires(self, table: str, chain: str) -> bool:
         """Report whether only vipwire has this chain, not kube-proxy."""
-        return self.owns(table, chain) and (table, chain) not in _KUBE_PROXY_HAS
+        return self.owns_chain(table, chain) and (table, chain) not in _KUBE_PROXY_HAS
 
-    def words(self, table: str) -> frozenset[ChainRule]:
+    def list_shared_rules(self, table: str) -> frozenset[ChainRule]:
         return frozenset(
             ChainRule(chain, rule)
             for (where, chain), rules in _list_own_chains(self._family).items()
@@ -56,6 +56,6 @@ class IpvsOwner(RuleOwner):
 
 @cache
 def _list_own_chains(family: Family) -> dict[ChainName, Rules]:
-    objects = node_objects(NodePlan(family)).items()
+    objects = build_node_objects(NodePlan(family)).items()
     ours = {key: cast("Rules", value) for key, value in objects if isinstance(key, ChainName)}
     return dict.fromkeys(KUBE_PROXYS, ()) | ours

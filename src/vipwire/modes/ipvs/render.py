@@ -42,8 +42,8 @@ from vipwire.modes.ipvs.objects.ranges import (
     build_masquerade_rules,
     build_segment_rule,
 )
-from vipwire.modes.ipvs.scheduling import method_of, scheduling_of
-from vipwire.modes.ipvs.skeleton import node_objects
+from vipwire.modes.ipvs.scheduling import choose_method, choose_scheduling
+from vipwire.modes.ipvs.skeleton import build_node_objects
 from vipwire.modes.ipvs.termination import keeps_server
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import (
@@ -91,7 +91,7 @@ class _Writer:
 
     def __init__(self, family: Family, scheduler: str, marks: Marks, plan: ServicePlan) -> None:
         self._family, self._marks, self._plan = family, marks, plan
-        self._scheduling, self._wanted_method = scheduling_of(plan.wishes, scheduler), method_of(plan.wishes)
+        self._scheduling, self._wanted_method = choose_scheduling(plan.wishes, scheduler), choose_method(plan.wishes)
         self.own: Objects = {}
         self.shared: Objects = {}
 
@@ -397,7 +397,7 @@ class Writing:
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
         self.marks.avoid = node.masquerade_mark
-        return node_objects(node)
+        return build_node_objects(node)
 
     def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
         rendered = render_service(self.family, self._settings.scheduler, self.marks, plan)

@@ -39,25 +39,25 @@ _METHODS: Final = {
 }
 
 
-def scheduling_of(asked: Wishes, default_scheduler: str) -> Scheduling:
+def choose_scheduling(asked: Wishes, default_scheduler: str) -> Scheduling:
     algorithm = _ALGORITHMS.get(asked.balancing, "") if asked.balancing is not None else ""
     scheduler = asked.scheduler or algorithm or default_scheduler
     if "weights" in asked.given or asked.slow_start is not None:
         scheduler = _WITH_WEIGHTS.get(scheduler, scheduler)
-    return Scheduling(scheduler, _flags_of(asked, scheduler))
+    return Scheduling(scheduler, _choose_flags(asked, scheduler))
 
 
-def method_of(asked: Wishes) -> Method:
+def choose_method(asked: Wishes) -> Method:
     return _METHODS[asked.forwarding]
 
 
-def _flags_of(asked: Wishes, scheduler: str) -> ServiceFlag:
+def _choose_flags(asked: Wishes, scheduler: str) -> ServiceFlag:
     if asked.scheduler_flags is not None:
-        return _flags(asked.scheduler_flags)
+        return _combine_flags(asked.scheduler_flags)
     if asked.hash_flags is not None and scheduler in _DEFAULT_FLAGS:
-        return _flags(asked.hash_flags)
+        return _combine_flags(asked.hash_flags)
     return _DEFAULT_FLAGS.get(scheduler, ServiceFlag.NONE)
 
 
-def _flags(asked: Iterable[SchedulerFlag]) -> ServiceFlag:
+def _combine_flags(asked: Iterable[SchedulerFlag]) -> ServiceFlag:
     return reduce(or_, (_FLAGS[each] for each in asked), ServiceFlag.NONE)

@@ -48,7 +48,7 @@ vipwire removes it and its jump.
 """
 
 
-def node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
+def build_node_objects(node: NodePlan) -> dict[ObjectKey, Object]:
     objects: dict[ObjectKey, Object] = {Ipset(set_name(node.family, which)): set_spec(which) for which in Set}
     objects.update((ChainName(*chain), ()) for chain in ranges.DYNAMIC)
     objects[RangeRule("filter", ranges.MARKS, f"-j {ranges.STRAYS}")] = 1

@@ -17,7 +17,7 @@ from vipwire.modes.nftables.mode import MODE
 from vipwire.modes.nftables.pooled import PooledBackend
 from vipwire.modes.nftables.probe import find_offloading_obstacle, probe_kernel
 from vipwire.modes.nftables.table.names import DSTNAT, SRCNAT, TABLE
-from vipwire.modes.nftables.table.text import table_name
+from vipwire.modes.nftables.table.text import format_table_name
 from vipwire.modes.spec import Driver, Mode, ModeSpec, NatPriorities, Remains, RemovalResult, clean_by
 
 _KUBE_PROXYS: Final = "kube-proxy"
@@ -53,13 +53,13 @@ class TableRemains(Remains):
     def __init__(self, family: Family, *, ours: bool) -> None:
         self._family, self._ours = family, ours
 
-    def before_rules(self) -> RemovalResult:
+    def remove_before_rules(self) -> RemovalResult:
         """Delete the tables: no open connection needs their rules."""
         found = _list_tables_left(self._family, ours=self._ours)
         with NetlinkSocket(NETLINK_NETFILTER) as sock:
             for name in found:
                 delete_table(sock, self._family, name)
-        return RemovalResult(removed=tuple(f"table {table_name(self._family, name)}" for name in found))
+        return RemovalResult(removed=tuple(f"table {format_table_name(self._family, name)}" for name in found))
 
 
 def _list_tables_left(family: Family, *, ours: bool) -> list[str]:

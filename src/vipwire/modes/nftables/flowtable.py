@@ -93,10 +93,10 @@ class FlowtableDevices:
         """Add devices; report whether they and the flowtable still existed."""
         wanted = names.FlowtableSpec()
         operations = add_devices(self._family, TABLE, FASTPATH, wanted.priority, wanted.flags, sorted(missing))
-        first = self._socket.sequence(len(operations) + 2)
+        first = self._socket.reserve_sequence_numbers(len(operations) + 2)
         self._socket.drain()
         self._socket.send(*encode.encode_transaction(operations, first))
-        refused = [answer for answer in self._socket.acknowledgements() if answer.errno]
+        refused = [answer for answer in self._socket.read_acknowledgements() if answer.errno]
         if not refused:
             self._generations.count_own(1)
             return True

@@ -52,7 +52,7 @@ from vipwire.modes.nftables.table.read import (
 from vipwire.modes.nftables.table.render import render_service
 from vipwire.modes.nftables.table.script import DescribedOperation, build_operations, replace_sets
 from vipwire.modes.nftables.table.sizes import SIZED, SetSizes, refers_to
-from vipwire.modes.nftables.table.skeleton import HOOKED, compile_cached, node_objects
+from vipwire.modes.nftables.table.skeleton import HOOKED, build_node_objects, compile_cached
 from vipwire.plan.annotations import NOTHING, find_ineffective
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
@@ -117,7 +117,7 @@ class NftablesBackend:
         return FlowtableDevices(self.family, self._socket, self._generations)
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
-        objects = node_objects(node, self._counters, self._offload_after)
+        objects = build_node_objects(node, self._counters, self._offload_after)
         self._known.update(objects)
         return objects
 
@@ -232,14 +232,14 @@ class NftablesBackend:
         self, operations: list[encode.Operation], generation: int | None
     ) -> tuple[int, int, Acknowledgement | None]:
         """Send one transaction; return its first sequence number, its size in bytes, and the kernel's refusal."""
-        first = self._socket.sequence(len(operations) + 2)
+        first = self._socket.reserve_sequence_numbers(len(operations) + 2)
         batch = encode.encode_transaction(operations, first, generation)
         self._socket.drain()
         try:
             size = self._socket.send(*batch)
         except OSError as error:
             raise CommitError(f"the kernel refuses {sum(map(len, batch))} bytes of a transaction: {error}") from error
-        answers = self._socket.acknowledgements(first + len(operations))
+        answers = self._socket.read_acknowledgements(first + len(operations))
         return first, size, next((answer for answer in answers if answer.errno), None)
 
     def housekeeping_due(self) -> float | None:
@@ -254,7 +254,7 @@ class NftablesBackend:
         if self._devices is not None:
             self._devices.note_flowtable(there=there)
 
-    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+    def find_shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List the wishes of a Service that nftables mode cannot fulfil; see `Selective`."""
         return () if plan.wishes is NOTHING else tuple(find_ineffective(plan.name, plan.wishes, LACKS))
 
@@ -294,7 +294,10 @@ class NftablesBackend:
         lacking = describe_advice(what) if answer.errno in LACKING else ""
         return CommitError(
             "; ".join(
-                filter(None, (f"table {text.table_name(self.family)}: {what}: {_describe_answer(answer)}", lacking))
+                filter(
+                    None,
+                    (f"table {text.format_table_name(self.family)}: {what}: {_describe_answer(answer)}", lacking),
+                )
             ),
             transaction="\n".join(script()),
             errno=answer.errno,
@@ -379,12 +382,13 @@ class NftablesBackend:
 
 def delete_table(sock: NetlinkSocket, family: Family, name: str) -> None:
     """Delete a table unless another program has deleted it. Raise CommitError if the kernel refuses."""
-    first = sock.sequence(3)
+    first = sock.reserve_sequence_numbers(3)
     sock.send(*encode.encode_transaction([encode.delete_table(family, name)], first))
-    for answer in sock.acknowledgements():
+    for answer in sock.read_acknowledgements():
         if answer.errno not in (0, errno.ENOENT):
             raise CommitError(
-                f"cannot delete table {text.table_name(family, name)}: {_describe_answer(answer)}", errno=answer.errno
+                f"cannot delete table {text.format_table_name(family, name)}: {_describe_answer(answer)}",
+                errno=answer.errno,
             )
 
 

@@ -39,7 +39,7 @@ from vipwire.modes.nftables.table.names import (
 )
 from vipwire.modes.nftables.table.pools import build_affinity_set
 from vipwire.modes.nftables.table.script import DescribedOperation, build_operations
-from vipwire.modes.nftables.table.skeleton import RANGES, Words, declare_sets, node_objects
+from vipwire.modes.nftables.table.skeleton import RANGES, Words, build_node_objects, declare_sets
 from vipwire.plan.node import NodePlan
 from vipwire.reconcile.delta import Delta
 
@@ -215,9 +215,9 @@ def _open_socket() -> Iterator[Send]:
     with NetlinkSocket(NETLINK_NETFILTER) as sock:
 
         def send(operations: list[Operation]) -> tuple[int, list[Acknowledgement]]:
-            first = sock.sequence(len(operations) + 2)
+            first = sock.reserve_sequence_numbers(len(operations) + 2)
             sock.send(*encode.encode_transaction(operations, first))
-            return first, sock.acknowledgements()
+            return first, sock.read_acknowledgements()
 
         yield send
 
@@ -238,7 +238,7 @@ def try_table(family: Family, send: Send) -> None:
 
 
 def _build_whole_table(family: Family) -> Mapping[ObjectKey, Object]:
-    whole = dict(node_objects(NodePlan(family)))
+    whole = dict(build_node_objects(NodePlan(family)))
     for feature in _NEEDED:
         whole.update(feature.objects(family))
     return whole

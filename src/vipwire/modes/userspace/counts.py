@@ -27,7 +27,7 @@ _REASONS: Final = {
 }
 
 
-def service_counts(
+def count_by_service(
     plans: Sequence[ServicePlan], relay: RelayCounters | None, saved: str, *, endpoints: bool
 ) -> Counts:
     """Count the bytes that the relay carried, without headers; a relay sees no packets.
@@ -38,7 +38,7 @@ def service_counts(
     listeners = relay.listeners if relay is not None else {}
     for entrance in (each for plan in plans for each in list_entrances(plan)):
         frontend = entrance.frontend
-        for found in (each for here in (False, True) for each in listeners.get(entrance.front(here=here), ())):
+        for found in (each for here in (False, True) for each in listeners.get(entrance.name_front(here=here), ())):
             port = found.place.port or frontend.key.port  # an endpoint that keeps the client's port has port 0
             name = EndpointName(frontend.port_name, Address(found.place.address), port)
             counts.add_endpoint(Measure.CONNECTIONS, name, found.connections)

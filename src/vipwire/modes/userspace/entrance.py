@@ -31,20 +31,20 @@ class Entrance(NamedTuple):
         """The first and the last port of a range; (0, 0) for a single port."""
         return (self.wide.key.first, self.wide.key.last) if self.wide is not None else (0, 0)
 
-    def front(self, *, here: bool = False) -> str:
+    def name_front(self, *, here: bool = False) -> str:
         """Name the front; `here`: the separate front of clients on this node."""
         key = self.wide.key if self.wide is not None else self.frontend.key
         return f"{self.frontend.port_name} {self.frontend.kind.value} {key}{_HERE if here else ''}"
 
-    def place(self, target: Target) -> SocketAddress:
+    def find_place(self, target: Target) -> SocketAddress:
         """Return an endpoint's place; port 0 if the endpoint keeps the client's port."""
-        return self._socket_address(target.address, target.port)
+        return self._build_socket_address(target.address, target.port)
 
-    def serving(self) -> tuple[SocketAddress, ...]:
+    def list_serving_places(self) -> tuple[SocketAddress, ...]:
         """Return the places from which old UDP flows may still get answers."""
-        return tuple(self._socket_address(*each) for each in sorted(self.frontend.serving))
+        return tuple(self._build_socket_address(*each) for each in sorted(self.frontend.serving))
 
-    def _socket_address(self, address: Address, port: int) -> SocketAddress:
+    def _build_socket_address(self, address: Address, port: int) -> SocketAddress:
         return SocketAddress(address, 0 if self.wide is not None and port == self.frontend.key.port else port)
 
 

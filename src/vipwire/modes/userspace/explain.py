@@ -26,7 +26,7 @@ from vipwire.reconcile.explainer import (
     Walk,
     merge,
 )
-from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, state_of
+from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, compare_object
 from vipwire.relay.messages import Listener, SocketAddress
 
 PortOf = Callable[[str], int]
@@ -51,10 +51,10 @@ class FrontRules(Surroundings):
                 if isinstance(key, Rule):
                     found.setdefault(ChainName(key.table, key.chain), []).append(key)
 
-    def owns(self, address: Address) -> bool:
+    def owns_address(self, address: Address) -> bool:
         return address in self.own
 
-    def rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
+    def list_rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
         """List the rules of a chain, `first` rules first; None if the kernel and the plan both lack the chain."""
         del header
         key = ChainName(table, chain)
@@ -72,7 +72,7 @@ class FrontRules(Surroundings):
             yield ListedRule("", ObjectState.MISSING)
         missing = (rule for rule in self._planned.get(key, ()) if rule not in self.observed)
         for rule in (*sorted(self._members.get(key, ()), key=lambda rule: not rule.first), *missing):
-            yield self._resolve_rule(rule, state_of(rule, self.observed, self.wanted))
+            yield self._resolve_rule(rule, compare_object(rule, self.observed, self.wanted))
 
     def _resolve_rule(self, rule: Rule, state: ObjectState) -> ListedRule:
         if not rule.front:
@@ -100,7 +100,7 @@ class UserspaceExplainer(Explainer[Key, Value, FrontRules]):
         super().__init__(RESTORE[family])
         self._port_of = port_of
 
-    def script(self, delta: Delta[Key, Value]) -> Iterable[str]:
+    def write_script(self, delta: Delta[Key, Value]) -> Iterable[str]:
         """Write a difference: listeners as comments, rules as input of iptables-restore.
 
         A listener's name replaces a port that only a relay will choose.
@@ -189,7 +189,7 @@ class _Way:
             yield self._build_path(End.REJECTED)
             return
         effect = Effect(Verdict.RELAY, f"{len(listener.shares)}, {listener.algorithm}")
-        state = state_of(front, self._rules.observed, self._rules.wanted)
+        state = compare_object(front, self._rules.observed, self._rules.wanted)
         note(f"listener {front.front}", _describe_listener(listener), state, effect)
         if listener.sources is not None and not _is_admitted(listener.sources, self._packet.source):
             yield self._build_path(End.REJECTED)

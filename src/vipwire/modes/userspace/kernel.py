@@ -18,14 +18,14 @@ from vipwire.errors import CommitError
 from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.model.net import Address, Family, Protocol, format_endpoint
 from vipwire.model.problem import Problem
-from vipwire.modes.userspace.counts import service_counts
+from vipwire.modes.userspace.counts import count_by_service
 from vipwire.modes.userspace.entrance import Entrance, list_entrances
-from vipwire.modes.userspace.mode import shortcomings
+from vipwire.modes.userspace.mode import find_shortcomings
 from vipwire.modes.userspace.names import FILTER, TABLES, Front, Key, Value, describe_key
 from vipwire.modes.userspace.render import render_service
 from vipwire.modes.userspace.script import Ports, read_rules, write_removal, write_script
 from vipwire.modes.userspace.settings import Bind, Choices
-from vipwire.modes.userspace.skeleton import node_objects
+from vipwire.modes.userspace.skeleton import build_node_objects
 from vipwire.modes.xtables.tool import IptablesTool, Variant, find_tools_with_tables
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, ServicePlan
@@ -82,7 +82,7 @@ class UserspaceBackend:
     def render_node(self, node: NodePlan) -> Mapping[Key, Value]:
         """Render the constant objects. Later calls of `render` use this node."""
         self._node = node
-        return node_objects(node, self._choices)
+        return build_node_objects(node, self._choices)
 
     def render(self, plan: ServicePlan) -> Rendered[Key, Value]:
         return render_service(self._node, self._choices, plan)
@@ -90,17 +90,17 @@ class UserspaceBackend:
     def describe(self, key: Key) -> str:
         return describe_key(self.family, key)
 
-    def shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
-        return tuple(shortcomings(self._node, self._choices, plan))
+    def find_shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
+        return tuple(find_shortcomings(self._node, self._choices, plan))
 
     def read_counts(self, plans: Iterable[ServicePlan], *, endpoints: bool = True) -> Counts:
         """Read the counters of the relay, over a separate connection, and of the rules; see `Mode`."""
         saved = self._tool.save(FILTER, counted=True) if self._tool is not None else ""
-        return service_counts(tuple(plans), ask_counts(relay_name(self.family)), saved, endpoints=endpoints)
+        return count_by_service(tuple(plans), ask_counts(relay_name(self.family)), saved, endpoints=endpoints)
 
     def changed(self) -> bool:
         """Report whether the rules may have changed since vipwire's last read or write, or the relay ended."""
-        if self._left is None or not self._remote.alive():
+        if self._left is None or not self._remote.is_alive():
             return True
         if self._sight is not None:
             return self._sight.observe() != self._seen
@@ -142,7 +142,7 @@ class UserspaceBackend:
     def relayed(self, plans: Iterable[ServicePlan]) -> frozenset[tuple[Address, int]]:
         """Return the addresses and ports of this node that answer UDP flows to these plans' frontends."""
         ways = (each for plan in plans for each in list_entrances(plan) if each.frontend.key.protocol is Protocol.UDP)
-        fronts = (each.front(here=here) for each in ways for here in (False, True))
+        fronts = (each.name_front(here=here) for each in ways for here in (False, True))
         return frozenset(place for front in fronts for place in self._list_bound_places(front))
 
     def housekeeping_due(self) -> float | None:
@@ -154,7 +154,7 @@ class UserspaceBackend:
     def housekeep(self) -> None:
         """Handle the relay's messages. Raise OSError if the relay has ended."""
         self._looked = time.monotonic()
-        for text, times in self._remote.notes():
+        for text, times in self._remote.read_notes():
             _LOG.warning("%s", text, extra={"fields": {"ip_family": self.family.value, "times": times}})
 
     def delete(self) -> bool:
@@ -172,7 +172,7 @@ class UserspaceBackend:
         return self._remote.retire() or found
 
     def _read_objects(self) -> dict[Key, Value]:
-        listeners = self._remote.listeners()
+        listeners = self._remote.read_listeners()
         found: dict[Key, Value] = {Front(key): listener for key, listener in listeners.items()}
         if self._tool is not None:
             found.update(read_rules(self._tool.save(*TABLES), self._remote.map_fronts(listeners)))
@@ -191,7 +191,7 @@ class UserspaceBackend:
         """Return the addresses at which clients reach a frontend without rules, as last seen; empty with rules."""
         if self._choices.bind is Bind.RULES:
             return ()
-        return tuple(format_endpoint(*place) for place in self._list_bound_places(Entrance(frontend).front()))
+        return tuple(format_endpoint(*place) for place in self._list_bound_places(Entrance(frontend).name_front()))
 
     def port_of(self, front: str) -> int:
         """Return the port of a front for rules, as last seen; 0 if it does not exist."""

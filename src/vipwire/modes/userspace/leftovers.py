@@ -33,14 +33,14 @@ class RelayRemains(Remains):
         self._family = family
         self._retires: float | None = None
 
-    def after_rules(self) -> RemovalResult:
+    def remove_after_rules(self) -> RemovalResult:
         """Retire the relay: no rule leads to it any more."""
         remote = Remote(relay_name(self._family), RelaySettings((0, 0), 0.0), starts=False)
         try:
             if self._retires is not None and time.monotonic() >= self._retires:
                 delete_relayed_flows(self._family, remote)
                 return RemovalResult(removed=("the relay accepts no more connections",) if remote.retire() else ())
-            if not remote.listeners():
+            if not remote.read_listeners():
                 return RemovalResult()
             self._retires = self._retires or time.monotonic() + RELAY_SECONDS
             return RemovalResult(waiting=("the relay finishes handshakes",))
@@ -54,7 +54,7 @@ def delete_relayed_flows(family: Family, remote: Remote) -> None:
     Without access to connection tracking, which a warning has reported, the flows stay. Raise OSError if the relay is
     lost or the kernel refuses.
     """
-    places = remote.places(remote.listeners(), Protocol.UDP)
+    places = remote.list_places(remote.read_listeners(), Protocol.UDP)
     if not places:
         return
     found: list[Flow] = []

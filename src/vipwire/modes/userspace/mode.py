@@ -23,7 +23,7 @@ _WITHOUT_RULES: Final = (
 )
 
 
-def shortcomings(node: NodePlan, choices: Choices, plan: ServicePlan) -> Iterator[Problem]:
+def find_shortcomings(node: NodePlan, choices: Choices, plan: ServicePlan) -> Iterator[Problem]:
     lacks = LACKS if choices.bind is Bind.RULES else (*LACKS, *_WITHOUT_RULES)
     yield from find_ineffective(plan.name, plan.wishes, lacks)
     if any(is_never_answered(node, Entrance(wide.frontend, wide)) for wide in plan.ranges):

@@ -23,9 +23,9 @@ class UserspaceOwner(RuleOwner):
     trial = "KUBE-PORTALS-PROBE"
     refuses = True
 
-    def owns(self, table: str, chain: str) -> bool:
+    def owns_chain(self, table: str, chain: str) -> bool:
         return chain in CHAINS.get(table, ())
 
     def is_only_vipwires(self, table: str, chain: str) -> bool:
         """Report whether kube-proxy, which had this mode up to 1.25, lacks this chain."""
-        return self.owns(table, chain) and chain not in _KUBE_PROXY_HAD
+        return self.owns_chain(table, chain) and chain not in _KUBE_PROXY_HAD

@@ -49,7 +49,7 @@ from vipwire.modes.userspace.settings import Bind, Choices
 from vipwire.modes.userspace.skeleton import serves_loopback
 from vipwire.modes.xtables.words import NEW, match_comment, match_destination, match_service_port
 from vipwire.plan.node import NodePlan
-from vipwire.plan.plan import Drop, Forward, Frontend, Memory, Reject, ServicePlan, choose_memory, sticky_actions
+from vipwire.plan.plan import Drop, Forward, Frontend, Memory, Reject, ServicePlan, choose_memory, list_sticky_actions
 from vipwire.reconcile.backend import Rendered
 from vipwire.relay.messages import Listener, Share, SocketAddress
 
@@ -86,7 +86,7 @@ class _Writer:
     def __init__(self, node: NodePlan, choices: Choices, plan: ServicePlan) -> None:
         self._node, self._choices, self._plan = node, choices, plan
         self._memories = frozenset(
-            choose_memory(frontend, action) for frontend in plan.frontends for action in sticky_actions(frontend)
+            choose_memory(frontend, action) for frontend in plan.frontends for action in list_sticky_actions(frontend)
         )
         self.objects: dict[Key, Value] = {}
 
@@ -167,7 +167,7 @@ class _Writer:
         forward = frontend.short_circuit or frontend.action
         if isinstance(forward, Forward):
             self._write_listener(
-                _NamedForward(entrance.front(), forward), entrance, self._list_direct_places(frontend)
+                _NamedForward(entrance.name_front(), forward), entrance, self._list_direct_places(frontend)
             )
 
     def _list_direct_places(self, frontend: Frontend) -> tuple[SocketAddress, ...]:
@@ -181,8 +181,8 @@ class _Writer:
     def _split_sides(self, entrance: Entrance) -> tuple[_NamedForward | None, _NamedForward | None]:
         """Return the fronts: of clients in general, and the separate one of clients on this node."""
         action, circuit = entrance.frontend.action, entrance.frontend.short_circuit
-        outside = _NamedForward(entrance.front(), action) if isinstance(action, Forward) else None
-        here = _NamedForward(entrance.front(here=True), circuit) if circuit is not None else None
+        outside = _NamedForward(entrance.name_front(), action) if isinstance(action, Forward) else None
+        here = _NamedForward(entrance.name_front(here=True), circuit) if circuit is not None else None
         return outside, here
 
     def _write_listener(self, side: _NamedForward, entrance: Entrance, binds: tuple[SocketAddress, ...]) -> None:
@@ -196,7 +196,7 @@ class _Writer:
             protocol=int(frontend.key.protocol),
             binds=binds,
             shares=tuple(
-                Share(entrance.place(target), weight)
+                Share(entrance.find_place(target), weight)
                 for target, weight in zip(forward.pool, forward.weights, strict=True)
             ),
             algorithm=self._choose_algorithm(forward),
@@ -204,7 +204,7 @@ class _Writer:
             group=_name_memory_group(own) if own is not None else "",
             sources=None if allowed is None else tuple((prefix.network, prefix.length) for prefix in allowed),
             proxy_protocol=plan.wishes.proxy_protocol,
-            serving=entrance.serving(),
+            serving=entrance.list_serving_places(),
             beside=_name_memory_group(own.other) if own is not None and own.other in self._memories else "",
             whole=forward.shared_affinity and own is not None,
             span=entrance.span,

@@ -39,7 +39,7 @@ _NON_LOCAL_NOTE = "Ensure that non-local NodePort traffic can flow"
 _FILTER_NOTE = "kubernetes service portals that answer nobody"
 
 
-def node_objects(node: NodePlan, choices: Choices) -> dict[Key, Value]:
+def build_node_objects(node: NodePlan, choices: Choices) -> dict[Key, Value]:
     if choices.bind is not Bind.RULES:
         return {}
     fixed = {names.REFUSE: _build_refusals(node.family), names.PORTALS_FILTER: _build_portal_filter(node)}

@@ -6,7 +6,7 @@ from typing import TypeVar
 from vipwire.errors import BusyError, CommitError
 from vipwire.model.net import Family
 from vipwire.modes.xtables.ownership import KUBELETS
-from vipwire.modes.xtables.tool import IptablesTool, installed_tools
+from vipwire.modes.xtables.tool import IptablesTool, find_installed_tools
 
 K = TypeVar("K")
 
@@ -33,7 +33,7 @@ def find_used_tools(
     """
     saved: dict[IptablesTool, str] = {}
     errors: list[str] = []
-    for tool in installed_tools(family, purpose, limit=limit):
+    for tool in find_installed_tools(family, purpose, limit=limit):
         try:
             saved[tool] = tool.save()
         except CommitError as error:

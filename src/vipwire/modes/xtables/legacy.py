@@ -1,7 +1,7 @@
 """Reads the tables of iptables-legacy from the kernel, without a program.
 
 Structs as in linux/netfilter_ipv4/ip_tables.h; IPv6 has the same numbers and, except entries, the same structs.
-Reading an unused table creates it: see `tool.legacy_tables`.
+Reading an unused table creates it: see `tool.list_legacy_tables`.
 """
 
 import ctypes

@@ -80,11 +80,11 @@ def compare_rules(
 class Surroundings:
     """Answers rules' questions outside of the packet; None for unknown. Each mode overrides its part."""
 
-    def rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
+    def list_rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
         """List the rules of a chain that the packet may match, missing ones last; None without the chain."""
         raise NotImplementedError
 
-    def owns(self, address: Address) -> bool:
+    def owns_address(self, address: Address) -> bool:
         raise NotImplementedError
 
     def look_up(self, name: str, fields: str, header: PacketHeader) -> Lookup | None:
@@ -135,7 +135,9 @@ def would_hold(conditions: tuple[Condition, ...], header: PacketHeader, surround
 
 def is_destined_here(header: PacketHeader, surroundings: Surroundings) -> bool:
     packet = header.packet
-    return (packet.to_node and header.destination == packet.destination) or surroundings.owns(header.destination)
+    return (packet.to_node and header.destination == packet.destination) or surroundings.owns_address(
+        header.destination
+    )
 
 
 def parse_masked(text: str) -> tuple[int, int]:
@@ -160,64 +162,64 @@ class Judgement:
             return None
         return None if found is None else found is condition.wanted
 
-    def source(self, condition: Condition) -> bool | None:
+    def match_source(self, condition: Condition) -> bool | None:
         return _is_within(self._header.source, condition.words[0])
 
-    def destination(self, condition: Condition) -> bool | None:
+    def match_destination(self, condition: Condition) -> bool | None:
         return _is_within(self._header.destination, condition.words[0])
 
-    def first_destination(self, condition: Condition) -> bool | None:
+    def match_original_destination(self, condition: Condition) -> bool | None:
         return _is_within(self._header.packet.destination, condition.words[0])
 
-    def interface(self, condition: Condition) -> bool | None:
+    def match_interface(self, condition: Condition) -> bool | None:
         name, here = condition.words[0], self._header.packet.interface
         return here.startswith(name[:-1]) if name.endswith("+") else here == name
 
-    def protocol(self, condition: Condition) -> bool | None:
+    def match_protocol(self, condition: Condition) -> bool | None:
         word, protocol = condition.words[0].lower(), self._header.packet.protocol
         if word.isdecimal():
             return int(word) in (0, protocol)
         return word in ("all", protocol.label)
 
-    def port(self, condition: Condition) -> bool | None:
+    def match_port(self, condition: Condition) -> bool | None:
         return self._header.port in _parse_ports(condition.words[0])
 
-    def ports(self, condition: Condition) -> bool | None:
+    def match_ports(self, condition: Condition) -> bool | None:
         ranges = [_parse_ports(each) for each in condition.words[0].split(",")]
         return any(self._header.port in each for each in ranges)
 
-    def first_port(self, condition: Condition) -> bool | None:
+    def match_original_port(self, condition: Condition) -> bool | None:
         return self._header.packet.port in _parse_ports(condition.words[0])
 
-    def state(self, condition: Condition) -> bool | None:
+    def match_state(self, condition: Condition) -> bool | None:
         states = set(condition.words[0].split(","))
         if not states <= _STATES:
             return None
         return "NEW" in states or ("DNAT" in states and self._header.translated)
 
-    def direction(self, condition: Condition) -> bool | None:
+    def match_direction(self, condition: Condition) -> bool | None:
         """Match `--ctdir ORIGINAL`: true for a connection's first packet."""
         return condition.words[0] == "ORIGINAL"
 
-    def mark(self, condition: Condition) -> bool | None:
+    def match_mark(self, condition: Condition) -> bool | None:
         value, mask = parse_masked(condition.words[0])
         return self._header.mark & mask == value
 
-    def local_source(self, condition: Condition) -> bool | None:
+    def match_local_source(self, condition: Condition) -> bool | None:
         """Match `--src-type LOCAL`: the kernel has dropped incoming packets with an address of this node."""
         return self._header.packet.from_node if condition.words[0] == "LOCAL" else None
 
-    def local_destination(self, condition: Condition) -> bool | None:
+    def match_local_destination(self, condition: Condition) -> bool | None:
         return is_destined_here(self._header, self._around) if condition.words[0] == "LOCAL" else None
 
-    def flags(self, condition: Condition) -> bool | None:
+    def match_tcp_flags(self, condition: Condition) -> bool | None:
         """Match `--tcp-flags MASK SET`: a connection's first segment has SYN alone."""
         mask, wanted = (set(each.split(",")) - {"NONE"} for each in condition.words)
         if not (mask | wanted) <= _FLAGS:
             return None
         return self._header.packet.protocol is Protocol.TCP and mask & {"SYN"} == wanted
 
-    def in_set(self, condition: Condition) -> bool | None:
+    def match_set(self, condition: Condition) -> bool | None:
         name, fields = condition.words
         found = self._around.look_up(name, fields, self._header)
         if found is None:
@@ -225,34 +227,34 @@ class Judgement:
         self.steps += found.steps
         return found.found
 
-    def by_chance(self, condition: Condition) -> bool | None:
+    def match_chance(self, condition: Condition) -> bool | None:
         mode = condition.words[0]
         if mode == "random":
-            chance = Fraction(round(float(condition.detail("--probability")) * _SCALE), _SCALE)
+            chance = Fraction(round(float(condition.find_option("--probability")) * _SCALE), _SCALE)
         elif mode == "nth":
-            condition.detail("--packet")
-            chance = Fraction(1, int(condition.detail("--every")))
+            condition.find_option("--packet")
+            chance = Fraction(1, int(condition.find_option("--every")))
         else:
             return None
         return self._around.draw(chance, in_turn=mode == "nth") if 0 <= chance <= 1 else None
 
-    def is_recalled(self, condition: Condition) -> bool | None:
-        return self._around.recall(self._split_list(condition), int(condition.detail("--seconds")))
+    def match_recalled(self, condition: Condition) -> bool | None:
+        return self._around.recall(self._split_list(condition), int(condition.find_option("--seconds")))
 
-    def remembered(self, condition: Condition) -> bool | None:
+    def match_remembering(self, condition: Condition) -> bool | None:
         client, name = format_address(self._header.source), self._split_list(condition)
         self.effects.append(Effect(Verdict.REMEMBER, f"{client} in {name}"))
         return True
 
     def _split_list(self, condition: Condition) -> str:
         """Return the name of a list of whole addresses; raise ValueError for any other list."""
-        condition.detail("--rsource")
-        mask = parse_address(condition.detail("--mask"))
+        condition.find_option("--rsource")
+        mask = parse_address(condition.find_option("--mask"))
         if len(mask) != len(self._header.source) or any(byte != 0xFF for byte in mask):
-            raise ValueError(condition.detail("--mask"))
-        return condition.detail("--name")
+            raise ValueError(condition.find_option("--mask"))
+        return condition.find_option("--name")
 
-    def program(self, condition: Condition) -> bool | None:
+    def match_program(self, condition: Condition) -> bool | None:
         return self._around.run_program(condition.words[0], self._header.source)
 
 
@@ -281,25 +283,25 @@ def _parse_ports(text: str) -> range:
 
 
 _CONDITIONS: Final[Mapping[str, Callable[[Judgement, Condition], bool | None]]] = {
-    "-s": Judgement.source,
-    "-d": Judgement.destination,
-    "-i": Judgement.interface,
-    "-p": Judgement.protocol,
-    "--dport": Judgement.port,
-    "--dports": Judgement.ports,
-    "--ctorigdst": Judgement.first_destination,
-    "--ctorigdstport": Judgement.first_port,
-    "--ctdir": Judgement.direction,
-    "--ctstate": Judgement.state,
-    "--mark": Judgement.mark,
-    "--src-type": Judgement.local_source,
-    "--dst-type": Judgement.local_destination,
-    "--tcp-flags": Judgement.flags,
-    "--match-set": Judgement.in_set,
-    "--mode": Judgement.by_chance,
-    "--rcheck": Judgement.is_recalled,
-    "--set": Judgement.remembered,
-    "--bytecode": Judgement.program,
+    "-s": Judgement.match_source,
+    "-d": Judgement.match_destination,
+    "-i": Judgement.match_interface,
+    "-p": Judgement.match_protocol,
+    "--dport": Judgement.match_port,
+    "--dports": Judgement.match_ports,
+    "--ctorigdst": Judgement.match_original_destination,
+    "--ctorigdstport": Judgement.match_original_port,
+    "--ctdir": Judgement.match_direction,
+    "--ctstate": Judgement.match_state,
+    "--mark": Judgement.match_mark,
+    "--src-type": Judgement.match_local_source,
+    "--dst-type": Judgement.match_local_destination,
+    "--tcp-flags": Judgement.match_tcp_flags,
+    "--match-set": Judgement.match_set,
+    "--mode": Judgement.match_chance,
+    "--rcheck": Judgement.match_recalled,
+    "--set": Judgement.match_remembering,
+    "--bytecode": Judgement.match_program,
 }
 _WITH_EFFECT: Final = frozenset({"--mode", "--rcheck", "--set"})
 """Options that count or remember every packet that reaches them."""

@@ -43,25 +43,27 @@ class RuleOwner(ABC):
     """Whether its filter table drops packets that this mode has not translated."""
 
     @abstractmethod
-    def owns(self, table: str, chain: str) -> bool:
+    def owns_chain(self, table: str, chain: str) -> bool:
         """Report whether this mode has a chain of this name; other modes may have one, too."""
 
     @abstractmethod
     def is_only_vipwires(self, table: str, chain: str) -> bool:
         """Report whether only vipwire, not kube-proxy, has a chain of this name in this mode."""
 
-    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
+    def select_removable_chains(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
         """Return the chains of a table that go with this mode. `kubelet`: kubelet has its chains in this engine."""
         del kubelet
-        return frozenset(chain for chain in chains if self.owns(table, chain))
+        return frozenset(chain for chain in chains if self.owns_chain(table, chain))
 
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
+    def list_jumps(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
         """Yield the rules that go with this mode from chains that stay, each as often as it occurs."""
         del kubelet
         for chain in BUILT_IN & chains.keys():
-            yield from (ChainRule(chain, rule) for rule in chains[chain] if self.owns(table, find_rule_target(rule)))
+            yield from (
+                ChainRule(chain, rule) for rule in chains[chain] if self.owns_chain(table, find_rule_target(rule))
+            )
 
-    def words(self, table: str) -> frozenset[ChainRule]:
+    def list_shared_rules(self, table: str) -> frozenset[ChainRule]:
         """Return the words of such rules that may equal another mode's."""
         del table
         return frozenset()
@@ -78,7 +80,7 @@ def count_chains(
     counts: Counter[str] = Counter()
     for table, chains in tables.items():
         for chain in chains:
-            mine = [name for name, owner in owners.items() if owner.owns(table, chain)]
+            mine = [name for name, owner in owners.items() if owner.owns_chain(table, chain)]
             if len(mine) == 1 and (table, chain) not in held:
                 counts[mine[0]] += 1
             counts.update(name for name, owner in owners.items() if chain == owner.trial)
@@ -99,11 +101,11 @@ def write_removals(
     for table in TABLES:
         chains = tables.get(table, {})
         guarded = frozenset(place.chain for place in held if place.table == table)
-        gone = {chain for owner in leaving for chain in owner.removable(table, chains, kubelet=kubelet)}
-        links = {link for owner in leaving for link in owner.links(table, chains, kubelet=kubelet)}
+        gone = {chain for owner in leaving for chain in owner.select_removable_chains(table, chains, kubelet=kubelet)}
+        links = {link for owner in leaving for link in owner.list_jumps(table, chains, kubelet=kubelet)}
         if running is not None:
-            gone -= running.removable(table, chains, kubelet=kubelet)
-            links -= running.words(table)
+            gone -= running.select_removable_chains(table, chains, kubelet=kubelet)
+            links -= running.list_shared_rules(table)
         gone = (gone - guarded) | {owner.trial for owner in leaving if owner.trial in chains}
         links = {link for link in links if find_rule_target(link.rule) not in guarded}
         if text := write_removal(table, chains, gone, links):

@@ -60,7 +60,7 @@ class Condition(NamedTuple):
     wanted: bool = True
     details: tuple[tuple[str, str], ...] = ()
 
-    def detail(self, name: str) -> str:
+    def find_option(self, name: str) -> str:
         """Return the words of a further option; raise ValueError if missing."""
         for option, text in self.details:
             if option == name:
@@ -80,7 +80,7 @@ class ParsedRule(NamedTuple):
     goto: bool = False
     unknown: str = ""
 
-    def option(self, name: str) -> str:
+    def find_option(self, name: str) -> str:
         """Return the word behind one of the target's options; raise ValueError if missing."""
         try:
             return self.options[self.options.index(name) + 1]

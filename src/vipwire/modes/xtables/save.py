@@ -35,29 +35,29 @@ def read_tables(text: str) -> dict[str, dict[str, list[str]]]:
             _, chain, rule = (*line.split(" ", 2), "")[:3]
             if chain != current:
                 if chain not in chains:
-                    raise undeclared_error(chain, line)
+                    raise build_undeclared_error(chain, line)
                 current, rules = chain, chains[chain]
-            rules.append(rule_of(rule))
+            rules.append(normalize_rule(rule))
         elif line.startswith(":") and tables:
             chains[line[1:].partition(" ")[0]] = []
         elif line.startswith("*"):
             chains = tables.setdefault(line[1:].strip(), {})
             current = None
         elif line and not line.startswith("#") and line != "COMMIT":
-            raise unknown_line(line)
+            raise build_unknown_line_error(line)
     return tables
 
 
-def rule_of(printed: str) -> str:
+def normalize_rule(printed: str) -> str:
     """Return a rule as the tool reads it: libxt_nfacct.c prints two spaces in one place, and reads one."""
     return printed.replace("--nfacct-name  ", "--nfacct-name ") if "nfacct" in printed else printed
 
 
-def undeclared_error(chain: str, line: str) -> DecodeError:
+def build_undeclared_error(chain: str, line: str) -> DecodeError:
     return DecodeError(f"iptables-save: a rule of the undeclared chain {chain!r}: {line!r}")
 
 
-def unknown_line(line: str) -> DecodeError:
+def build_unknown_line_error(line: str) -> DecodeError:
     return DecodeError(f"iptables-save: neither a chain nor a rule of a table: {line!r}")
 
 

@@ -125,23 +125,23 @@ class IptablesTool:
                     self.name, done.stderr.decode(errors="replace"), _read_again(given), waited=wait
                 )
 
-    def chain(self, table: str, chain: str) -> list[str]:
+    def list_rules(self, table: str, chain: str) -> list[str]:
         """List the rules of one chain, each without `-A CHAIN`. Raise CommitError if reading fails."""
         done = self._run([self._plain or "", "-t", table, "-S", chain])
         if done.returncode:
             raise CommitError(f"{self.name} -t {table} -S {chain}: {done.stderr.decode(errors='replace').strip()}")
-        return next(iter(read_tables(f"*{table}\n:{chain} -\n{_rules_of(done.stdout)}").values()))[chain]
+        return next(iter(read_tables(f"*{table}\n:{chain} -\n{_parse_rules(done.stdout)}").values()))[chain]
 
-    def chains(self, table: str) -> frozenset[str]:
+    def list_chains(self, table: str) -> frozenset[str]:
         """List the user-defined chains of a table, without reading rules; empty if the table does not exist.
 
         Raise OSError if the kernel refuses.
         """
-        return self.chains_by_table((table,))[table]
+        return self.list_chains_by_table((table,))[table]
 
-    def chains_by_table(self, tables: Iterable[str]) -> dict[str, frozenset[str]]:
-        """List the chains of several tables like `chains`."""
-        return chains_by_table(self.family, self.variant, tables)
+    def list_chains_by_table(self, tables: Iterable[str]) -> dict[str, frozenset[str]]:
+        """List the chains of several tables like `list_chains`."""
+        return list_engine_chains(self.family, self.variant, tables)
 
     def _saved(self, table: str, *, counted: bool) -> str:
         done = self._run([self._save, *["-c"] * counted, *(["-t", table] if table else [])])
@@ -165,10 +165,10 @@ class IptablesTool:
             raise CommitError(f"{self.name}: {error}", transaction=transaction) from error
 
 
-def chains_by_table(family: Family, variant: Variant, tables: Iterable[str]) -> dict[str, frozenset[str]]:
+def list_engine_chains(family: Family, variant: Variant, tables: Iterable[str]) -> dict[str, frozenset[str]]:
     """List the user-defined chains of an engine's tables, without a program. Raise OSError if the kernel refuses."""
     if variant is Variant.LEGACY:
-        there = legacy_tables(family)  # reading a table that is not there would create it
+        there = list_legacy_tables(family)  # reading a table that is not there would create it
         return {table: _list_legacy_chains(family, table) if table in there else frozenset() for table in tables}
     with NetlinkSocket(NETLINK_NETFILTER) as sock:
         found = list_chain_names(sock, family)
@@ -182,7 +182,7 @@ def _list_legacy_chains(family: Family, table: str) -> frozenset[str]:
         return opened.count_rules(table).chains
 
 
-def installed_tools(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:
+def find_installed_tools(family: Family, purpose: str, *, limit: float | None = None) -> Iterator[IptablesTool]:
     for variant in Variant:
         try:
             tool = IptablesTool(family, variant, purpose, limit=limit)
@@ -196,8 +196,8 @@ def find_tools_with_tables(family: Family, purpose: str, *, limit: float | None 
 
     iptables-legacy would create a table that it names, and iptables-nft fails on a kernel without nf_tables.
     """
-    for tool in installed_tools(family, purpose, limit=limit):
-        if legacy_tables(family) if tool.variant is Variant.LEGACY else has_nft_engine():
+    for tool in find_installed_tools(family, purpose, limit=limit):
+        if list_legacy_tables(family) if tool.variant is Variant.LEGACY else has_nft_engine():
             yield tool
 
 
@@ -211,7 +211,7 @@ def has_nft_engine() -> bool:
     return True
 
 
-def legacy_tables(family: Family) -> tuple[str, ...]:
+def list_legacy_tables(family: Family) -> tuple[str, ...]:
     try:
         return tuple((_PROC_NET / _LEGACY_TABLES[family]).read_text(encoding="ascii").split())
     except OSError:
@@ -224,7 +224,7 @@ def find_versions(family: Family = Family.IPV4) -> Mapping[Variant, str]:
     return {variant: _read_version(path) for variant, path in paths if path is not None}
 
 
-def preferred_variant() -> Variant | None:
+def find_preferred_variant() -> Variant | None:
     """Return the variant of the plain name `iptables`; None without such a program."""
     path = _find_tool("iptables")
     if path is None:
@@ -245,7 +245,7 @@ def _require_tool(family: Family, variant: Variant, suffix: str, purpose: str) -
 def _find_tool_of_variant(family: Family, variant: Variant, suffix: str) -> str | None:
     """Find a program by the variant's name, else by the plain name if that is of the variant."""
     path = _find_tool(f"{PROGRAM[family]}-{variant.value}{suffix}")
-    if path is None and preferred_variant() is variant:
+    if path is None and find_preferred_variant() is variant:
         return _find_tool(f"{PROGRAM[family]}{suffix}")
     return path
 
@@ -254,7 +254,7 @@ def _find_tool(program: str) -> str | None:
     return shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_DIRECTORIES}")
 
 
-def _rules_of(listed: bytes) -> str:
+def _parse_rules(listed: bytes) -> str:
     lines = listed.decode(errors="replace").splitlines()
     return "\n".join(line for line in lines if line.startswith("-A "))
 

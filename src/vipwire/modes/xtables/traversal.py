@@ -64,7 +64,7 @@ class Traversal:
     def run_hook(self, table: str, chain: str) -> Verdict | None:
         """Pass a built-in chain; return the verdict that ended it, None if no rule did."""
         self._where, self.ended = f"{table} {chain}", None
-        verdict = self._run_chain(table, chain, self._surroundings.rules(table, chain, self.header) or ())
+        verdict = self._run_chain(table, chain, self._surroundings.list_rules(table, chain, self.header) or ())
         return None if verdict is Verdict.RETURN else verdict
 
     def note(
@@ -137,7 +137,7 @@ class Traversal:
 
     def _jump(self, table: str, rule: ParsedRule) -> _Outcome:
         """Evaluate the chain of a jump; omit a chain without steps."""
-        rules = self._surroundings.rules(table, rule.target, self.header)
+        rules = self._surroundings.list_rules(table, rule.target, self.header)
         if rules is None or rule.options:
             raise ValueError(rule.target)
         before = len(self.steps)
@@ -149,7 +149,7 @@ class Traversal:
         return Verdict.RETURN if rule.goto else None, told
 
     def _note_mark(self, rule: ParsedRule) -> list[Effect]:
-        value, mask = parse_masked(rule.option("--set-xmark"))
+        value, mask = parse_masked(rule.find_option("--set-xmark"))
         return self._set_mark(self.header.mark & ~mask ^ value)
 
     def _mark_of_set(self, rule: ParsedRule) -> list[Effect]:
@@ -168,7 +168,7 @@ class Traversal:
         return [Effect(Verdict.MARK, f"{mark:#x}")]
 
     def _translate(self, rule: ParsedRule) -> list[Effect]:
-        text, header = rule.option("--to-destination"), self.header
+        text, header = rule.find_option("--to-destination"), self.header
         host, port = text, header.port
         if text.startswith("[") or text.count(":") == 1:
             host, _, number = text.rpartition(":") if not text.endswith("]") else (text, "", str(port))
@@ -177,7 +177,7 @@ class Traversal:
         return [Effect(Verdict.DNAT, format_endpoint(header.destination, header.port))]
 
     def _redirect(self, rule: ParsedRule) -> list[Effect]:
-        self.header.port, self.header.translated = int(rule.option("--to-ports")), True
+        self.header.port, self.header.translated = int(rule.find_option("--to-ports")), True
         return [Effect(Verdict.REDIRECT, self.header.port)]
 
     def _masquerade(self, rule: ParsedRule) -> list[Effect]:
@@ -186,7 +186,7 @@ class Traversal:
         return [Effect(Verdict.MASQUERADE)]
 
     def _bound_segments(self, rule: ParsedRule) -> list[Effect]:
-        rule.option("--set-mss")
+        rule.find_option("--set-mss")
         return [Effect(Verdict.CLAMP)]
 
     def _build_step(self, chain: str, listed: ListedRule, *effects: Effect) -> Step:

@@ -18,7 +18,7 @@ from vipwire.errors import VipwireError
 from vipwire.linux.host.kernel import read_capabilities
 from vipwire.logging import log
 from vipwire.model.net import Family
-from vipwire.modes.registry import driver_of
+from vipwire.modes.registry import load_driver
 from vipwire.modes.spec import ModeSpec
 from vipwire.proxy_daemon.serve.metrics import Metrics
 from vipwire.reconcile.backend import Backend
@@ -95,7 +95,7 @@ class OtherModes:
     def __init__(self, arriving: ModeSpec, family: Family) -> None:
         self._arriving, self._family = arriving, family
 
-    def translating(self) -> frozenset[ModeSpec]:
+    def find_translating(self) -> frozenset[ModeSpec]:
         """Find the modes that translate now. Raise CommitError or OSError if the kernel cannot be read."""
         from vipwire.proxy_daemon.handover.leftovers import find_translating  # noqa: PLC0415  # not every mode asks
 
@@ -111,7 +111,7 @@ class OtherModes:
 
 def wrap_backend(mode: ModeSpec, family: Family, backend: Backend[Any, Any]) -> Backend[Any, Any]:
     """Return the reconciler's backend: `backend`, or the mode's wrapper."""
-    return driver_of(mode).wrap_backend(backend, OtherModes(mode, family))
+    return load_driver(mode).wrap_backend(backend, OtherModes(mode, family))
 
 
 def _build_removal_fields(each: "Removed") -> dict[str, object]:

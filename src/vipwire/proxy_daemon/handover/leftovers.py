@@ -17,7 +17,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from vipwire.model.net import Family
 from vipwire.model.value import Value
-from vipwire.modes.registry import driver_of, list_specs
+from vipwire.modes.registry import list_specs, load_driver
 from vipwire.modes.spec import ModeSpec, Remains, RemovalResult
 from vipwire.modes.xtables.ownership import TABLES, Owners, RuleOwner, Tables, count_chains, write_removals
 from vipwire.modes.xtables.save import ChainName, read_table
@@ -26,9 +26,9 @@ from vipwire.modes.xtables.tool import (
     IptablesTool,
     RuleTool,
     Variant,
-    chains_by_table,
     find_tools_with_tables,
     has_nft_engine,
+    list_engine_chains,
 )
 
 
@@ -43,14 +43,14 @@ def list_engines_without_tool(family: Family) -> Iterator[tuple[str, str]]:
     for variant in Variant:
         if variant in there or (variant is Variant.NFT and not has_nft_engine()):
             continue
-        for mode in count_chains(list_owners(family), chains_by_table(family, variant, TABLES)):
+        for mode in count_chains(list_owners(family), list_engine_chains(family, variant, TABLES)):
             program = f"{PROGRAM[family]}-{variant.value}"
             yield mode, f"chains of {program} stay: {program} is not installed"
 
 
 def list_owners(family: Family) -> Owners:
     """Return the chain owners of each mode that writes iptables rules."""
-    found = ((spec.name, driver_of(spec).owner(family)) for spec in list_specs())
+    found = ((spec.name, load_driver(spec).owner(family)) for spec in list_specs())
     return {name: owner for name, owner in found if owner is not None}
 
 
@@ -87,7 +87,7 @@ def disarm_rules(tool: RuleTool) -> None:
 
 
 def _group_chains_by_table(tool: IptablesTool) -> Mapping[str, Collection[str]]:
-    return tool.chains_by_table(TABLES)
+    return tool.list_chains_by_table(TABLES)
 
 
 def read_engine(tool: RuleTool) -> Tables:
@@ -147,19 +147,19 @@ class Leftovers:
         for family in self._variants:
             found = self._find_handlers(family)
             for mode, each in found.items():
-                note(mode, family, each.before_rules())
-            held = frozenset[ChainName]().union(*(each.held() for each in found.values()))
+                note(mode, family, each.remove_before_rules())
+            held = frozenset[ChainName]().union(*(each.list_held_chains() for each in found.values()))
             removed += self._remove_rules(family, held)
             stuck += (Removed(mode, family, what) for mode, what in list_engines_without_tool(family))
             for mode, each in found.items():
-                note(mode, family, each.after_rules())
+                note(mode, family, each.remove_after_rules())
         return LeftoverRemovals(tuple(removed), tuple(waiting), tuple(stuck))
 
     def _find_handlers(self, family: Family) -> dict[str, Remains]:
         """Return the leftovers' handlers by mode; a second look uses the same objects."""
         for spec in list_specs():
             if (spec.name, family) not in self._remains:
-                each = driver_of(spec).remains(family, self._running)
+                each = load_driver(spec).remains(family, self._running)
                 if each is not None:
                     self._remains[spec.name, family] = each
         return {mode: each for (mode, where), each in self._remains.items() if where is family}
@@ -177,5 +177,5 @@ def find_translating(running: ModeSpec, family: Family) -> frozenset[ModeSpec]:
     return frozenset(
         spec
         for spec in list_specs()
-        if spec is not running and (spec.name in ruling or driver_of(spec).translates(family))
+        if spec is not running and (spec.name in ruling or load_driver(spec).translates(family))
     )

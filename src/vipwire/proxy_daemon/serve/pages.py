@@ -46,16 +46,16 @@ def add_debug_pages(app: Pages, set_verbosity: Callable[[int], None] | None) -> 
 
 
 async def _build_stacks_page(_request: Request) -> Reply:
-    return _build_text_reply("".join((*_thread_stacks(), *_task_stacks())))
+    return _build_text_reply("".join((*_list_thread_stacks(), *_list_task_stacks())))
 
 
-def _thread_stacks() -> Iterator[str]:
+def _list_thread_stacks() -> Iterator[str]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     for ident, frame in sys._current_frames().items():  # noqa: SLF001  # the documented way to see other threads
         yield f"thread {names.get(ident, '?')} ({ident}):\n{''.join(traceback.format_stack(frame))}\n"
 
 
-def _task_stacks() -> Iterator[str]:
+def _list_task_stacks() -> Iterator[str]:
     for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
         out = io.StringIO()
         task.print_stack(file=out)

@@ -14,7 +14,7 @@ from vipwire.linux.host.settings import apply_sysctls, list_router_sysctls, set_
 from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.model.sysctl import Sysctl, Want
-from vipwire.modes.registry import driver_of, selected_mode
+from vipwire.modes.registry import find_selected_mode, load_driver
 from vipwire.proxy_daemon.start.modes import find_usable_families, needs_net_admin
 
 MAX_LIMIT = 1 << 20
@@ -66,7 +66,7 @@ def _choose_conntrack_sysctl(name: str, value: int) -> Sysctl:
 
 def prepare_machine(config: Config) -> None:
     """Apply settings that need privileges; log those that cannot be set."""
-    wanted = driver_of(selected_mode(config)).sysctls(config)
+    wanted = load_driver(find_selected_mode(config)).sysctls(config)
     if needs_net_admin(config):  # without rules, no tracking or forwarding is needed
         conntrack = list_conntrack_sysctls(config.conntrack, count_cpus())
         wanted = (*conntrack, *list_router_sysctls(), *list_forwarding_sysctls(find_usable_families()), *wanted)

@@ -14,7 +14,7 @@ from vipwire.errors import UnsupportedError
 from vipwire.linux.host.kernel import require_net_admin
 from vipwire.logging import log
 from vipwire.model.net import Family
-from vipwire.modes.registry import driver_of, selected_mode
+from vipwire.modes.registry import find_selected_mode, load_driver
 from vipwire.modes.spec import Mode
 
 
@@ -25,12 +25,12 @@ def find_usable_families() -> tuple[Family, ...]:
 
 def build_modes(config: Config, families: Iterable[Family], *, prepare: bool = False) -> dict[Family, Mode]:
     """Build the selected mode for each family, or raise UnsupportedError. `prepare`: the caller will run it."""
-    return dict(driver_of(selected_mode(config)).build(config, families, prepare=prepare))
+    return dict(load_driver(find_selected_mode(config)).build(config, families, prepare=prepare))
 
 
 def needs_net_admin(config: Config) -> bool:
     """Report whether the selected mode writes rules: some modes can be told to work without."""
-    return not selected_mode(config).without_rules(config)
+    return not find_selected_mode(config).without_rules(config)
 
 
 Build = Callable[[Config, Iterable[Family]], dict[Family, Mode]]
@@ -43,7 +43,7 @@ def build_mode(config: Config, families: Iterable[Family], build: Build) -> tupl
     Return the configuration of the resulting mode. Raise UnsupportedError with every reason if no mode works.
     """
     reasons: list[str] = []
-    ladder = (config.proxy_mode, *(selected_mode(config).fallback if config.proxy_mode_fallback else ()))
+    ladder = (config.proxy_mode, *(find_selected_mode(config).fallback if config.proxy_mode_fallback else ()))
     for at, mode in enumerate(ladder):
         wanted = config if at == 0 else dataclasses.replace(config, mode=mode)
         try:
@@ -68,7 +68,7 @@ def _log_fallback(mode: str, after: str, error: UnsupportedError) -> None:
 def build_modes_to_run(config: Config, families: Iterable[Family]) -> dict[Family, Mode]:
     """Build a mode to run. Raise UnsupportedError if this machine cannot run it or privileges are missing."""
     if needs_net_admin(config):
-        require_net_admin("vipwire proxy", way_out=selected_mode(config).way_out)
+        require_net_admin("vipwire proxy", way_out=find_selected_mode(config).way_out)
     return build_modes(config, families, prepare=True)
 
 

@@ -26,10 +26,10 @@ from msgspec import field
 from vipwire.config.configuration import Config
 from vipwire.file_io.files import (
     SIGN_SECONDS,
+    build_state_path,
     make_folders,
     remove_files_of_gone_namespaces,
     replace_file,
-    state_file,
 )
 from vipwire.logging import log
 from vipwire.model.net import Prefix, format_address, parse_address
@@ -136,13 +136,13 @@ def read_record(state_dir: str, namespace: str = "") -> tuple[ProxyState, ProxyR
     return (ProxyState.DIED if record.ended is None else ProxyState.ENDED), record
 
 
-def recorded_facts(node: Node | None) -> NodeFacts:
+def read_recorded_facts(node: Node | None) -> NodeFacts:
     if node is None:
         return NodeFacts()
     return NodeFacts(tuple(map(format_address, node.addresses)), tuple(map(str, node.pod_cidrs)), node.zone)
 
 
-def recorded_node(state_dir: str, name: str) -> Node | None:
+def read_recorded_node(state_dir: str, name: str) -> Node | None:
     """Return the Node's last known facts from the record of this network namespace's last proxy."""
     _, record = read_record(state_dir)
     if record is None or record.node != name or record.facts == NodeFacts():
@@ -221,4 +221,4 @@ class Recorder:
 
 
 def _build_record_path(state_dir: str, namespace: str) -> Path:
-    return state_file(state_dir, "proxy", "json", namespace)
+    return build_state_path(state_dir, "proxy", "json", namespace)

@@ -175,14 +175,14 @@ class EjectionReporter:
         if self._watches:
             self._watch = self._watch or self._start_watch(tell)
             self._watch.watch_named_endpoints()
-        notes = self._engine.ejection_notes()
+        notes = self._engine.take_ejection_notes()
         for note in notes:
             self._reporter.report_ejection(note, now)
-        ejected = self._engine.ejected() if notes or self.current else {}
+        ejected = self._engine.list_ejections() if notes or self.current else {}
         if notes or len(ejected) != len(self.current):
             since = now - time.monotonic()
             self.current = tuple(
-                _ejected_endpoint(port, key, until + since) for (port, key), until in ejected.items()
+                _build_ejected_endpoint(port, key, until + since) for (port, key), until in ejected.items()
             )
             self._changed()
 
@@ -196,7 +196,7 @@ class EjectionReporter:
             self._watch.close()
 
 
-def _ejected_endpoint(port: ServicePortName, key: EndpointKey, until: float) -> EjectedEndpoint:
+def _build_ejected_endpoint(port: ServicePortName, key: EndpointKey, until: float) -> EjectedEndpoint:
     name = port.service
     return EjectedEndpoint(
         name.namespace, name.name, port.port, int(key.protocol), format_address(key.address), key.port, until

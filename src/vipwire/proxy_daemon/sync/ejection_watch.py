@@ -46,7 +46,7 @@ class Watching(Protocol):
     @property
     def watch_version(self) -> int: ...
 
-    def watched(self) -> frozenset[EndpointKey]: ...
+    def list_watched_endpoints(self) -> frozenset[EndpointKey]: ...
 
 
 class EjectionWatch:
@@ -74,7 +74,7 @@ class EjectionWatch:
         if (version := self._engine.watch_version) == self._seen or self._refused:
             return
         self._seen = version
-        watched = self._engine.watched()
+        watched = self._engine.list_watched_endpoints()
         self._attempts.watch(watched)
         if not watched:
             self.close()
@@ -147,7 +147,7 @@ class EjectionWatch:
         """Read the waiting messages; report whether any came. None: the socket failed."""
         count = 0
         try:
-            for message in islice(source.pending(_LARGEST), _BATCH):
+            for message in islice(source.read_pending_messages(_LARGEST), _BATCH):
                 count += 1
                 event = decode_event(message, self._decoder.decode)
                 if event is not None:

@@ -266,10 +266,10 @@ class Engine:
 
     @property
     def watch_version(self) -> int:
-        """Changes with the result of `watched`."""
+        """Changes with the result of `list_watched_endpoints`."""
         return sum([line.planner.ejections.version for line in self.lines if line.planner is not None])
 
-    def watched(self) -> frozenset[EndpointKey]:
+    def list_watched_endpoints(self) -> frozenset[EndpointKey]:
         planners = (line.planner for line in self.lines if line.planner is not None)
         return frozenset(key for planner in planners for key in planner.ejections.watched)
 
@@ -279,7 +279,7 @@ class Engine:
             line.observe(tallies, now)
         return any(line.outlying for line in self.lines)
 
-    def ejection_notes(self) -> list[EjectionNote]:
+    def take_ejection_notes(self) -> list[EjectionNote]:
         """Return and clear the ejections to report, once the kernel follows them."""
         notes: list[EjectionNote] = []
         for line in self.lines:
@@ -290,10 +290,10 @@ class Engine:
                 line.planner.ejections.notes = []
         return notes
 
-    def ejected(self) -> dict[tuple[ServicePortName, EndpointKey], float]:
+    def list_ejections(self) -> dict[tuple[ServicePortName, EndpointKey], float]:
         """Return the ejected endpoints and the end of each ejection."""
         planners = (line.planner for line in self.lines if line.planner is not None)
-        return {each: until for planner in planners for each, until in planner.ejections.until().items()}
+        return {each: until for planner in planners for each, until in planner.ejections.list_ejections().items()}
 
     def due(self, now: float) -> float | None:
         """Return the seconds until the next work; None if none is due before the next event."""

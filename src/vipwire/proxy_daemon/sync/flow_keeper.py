@@ -9,12 +9,12 @@ from vipwire.linux.conntrack.stale import (
     Staleness,
     UdpFrontends,
     Untranslated,
+    collect_served_addresses,
     collect_udp_frontends,
     find_changed_udp_frontends,
     find_unanswered,
-    served_addresses,
 )
-from vipwire.linux.host.addresses import AddressWatch, reachable_addresses
+from vipwire.linux.host.addresses import AddressWatch, select_reachable_addresses
 from vipwire.logging import log
 from vipwire.model.net import Prefix, family_of
 from vipwire.plan.plan import ServicePlan
@@ -42,11 +42,11 @@ class FlowKeeper:
         if outcome.error is not None:
             return
         frontends, ranges = find_suspects(line, outcome)
-        if outcome.rules_were_missing and (served := served_addresses(line.plans.values())):
+        if outcome.rules_were_missing and (served := collect_served_addresses(line.plans.values())):
             self._delete_flows(line.family.value, "flows that began without rules", Untranslated(served))
         if frontends or ranges:
             # Flows to a node port at the other family's addresses belong to the other line.
-            ours = reachable_addresses(self._addresses.addresses)
+            ours = select_reachable_addresses(self._addresses.addresses)
             ours = frozenset(address for address in ours if family_of(address) is line.family)
             self._delete_flows(line.family.value, "stale UDP flows", Staleness(frontends, ours, ranges))
         if (frontends or outcome.first) and isinstance(line.backend, Connecting):

@@ -14,7 +14,7 @@ from vipwire.config.schema import PRIMARY
 from vipwire.model.names import KUBERNETES
 from vipwire.model.net import Address, AddressPort, Family, Prefix, family_of, is_loopback, parse_address
 from vipwire.model.node import Drain, Node, ServiceCIDR
-from vipwire.modes.registry import selected_mode
+from vipwire.modes.registry import find_selected_mode
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes, PodTraffic
 from vipwire.watched_objects.store import Store
 
@@ -46,8 +46,8 @@ def build_node_plan(
         service_cidrs=tuple(sorted({p for cidr in cidrs for p in cidr.prefixes if p.family is family})),
         external_ips=config.gates["AllowServiceExternalIPs"],
         addresses=_select_configured_addresses(config, family, machine),
-        port_ranges=selected_mode(config).port_ranges and not selected_mode(config).without_rules(config),
-        direct=selected_mode(config).direct,
+        port_ranges=find_selected_mode(config).port_ranges and not find_selected_mode(config).without_rules(config),
+        direct=find_selected_mode(config).direct,
         drained=frozenset(drain for drain in drained if family_of(drain.address) is family),
     )
 
@@ -84,7 +84,7 @@ def plan_node(
     here = {(None, port) for address, port in served | connected if address in machine or is_loopback(address)}
     return replace(
         plan,
-        crowded=selected_mode(config).terse and family in store.crowded,
+        crowded=find_selected_mode(config).terse and family in store.crowded,
         api_servers=frozenset({*places, *here}),
         # With manifests and no Node, the first address may be a VIP, so it is no host.
         hosts=hosts if plan.address is None or config.manifests else hosts | {plan.address},
@@ -134,7 +134,7 @@ def list_awaited_facts(config: Config, node: Node | None) -> tuple[str, ...]:
 
 def _select_configured_addresses(config: Config, family: Family, machine: Sequence[Address]) -> tuple[Address, ...]:
     """Return the machine's addresses if the mode needs a virtual server or a socket for each."""
-    if not selected_mode(config).per_address:
+    if not find_selected_mode(config).per_address:
         return ()
     return tuple(sorted({address for address in machine if family_of(address) is family}))
 
@@ -165,7 +165,7 @@ def _choose_pod_traffic(config: Config, family: Family, node: Node | None) -> Po
             return PodInterfaces(config.detect_local.interface_name_prefix)
         case LocalMode.CLUSTER_CIDR:
             prefixes = config.cluster_prefixes
-            if selected_mode(config).relays and node is not None:
+            if find_selected_mode(config).relays and node is not None:
                 prefixes = _narrow_prefixes(prefixes, node.pod_cidrs)
         case LocalMode.NODE_CIDR:
             prefixes = node.pod_cidrs if node else ()

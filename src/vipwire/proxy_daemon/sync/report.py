@@ -239,7 +239,7 @@ def _find_ineffective(line: Line, plan: ServicePlan | None) -> AbstractSet[Probl
     """Collect a Service's invalid settings and those that the mode does not support."""
     if plan is None:
         return _NO_PROBLEMS
-    lacking = line.backend.shortcomings(plan)
+    lacking = line.backend.find_shortcomings(plan)
     return {*plan.problems, *lacking} if lacking or plan.problems else _NO_PROBLEMS
 
 

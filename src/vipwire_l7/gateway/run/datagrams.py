@@ -114,7 +114,7 @@ class DatagramRelay:
                 self._ended = True
             return {}
         self._ended = False
-        there = self._remote.listeners()
+        there = self._remote.read_listeners()
         self._remote.remove(there.keys() - wanted.keys())
         failed: dict[str, str] = {}
         for name, each in wanted.items():
@@ -123,9 +123,9 @@ class DatagramRelay:
                     self._remote.put({name: each.listener}, there)
                 except CommitError as error:
                     failed[name] = str(error)
-        self._counters.update(self._remote.counters(), wanted)
+        self._counters.update(self._remote.read_counters(), wanted)
         if time.monotonic() - self._noted >= _NOTES_EVERY:
             self._noted = time.monotonic()
-            for text, times in self._remote.notes():
+            for text, times in self._remote.read_notes():
                 log.warning(text, times=times)
         return failed

@@ -375,7 +375,7 @@ def test_what_looks_knows_what_the_proxy_does() -> None:
         assert fastpath.KEY in rendered
         explainer = INSPECTION.explainer(Family.IPV4, looking)
         assert explainer is not None
-        delta = "\n".join(explainer.script(Delta(added=dict(rendered))))
+        delta = "\n".join(explainer.write_script(Delta(added=dict(rendered))))
     assert "add flowtable ip vipwire fastpath { hook ingress priority 0; counter; }" in delta
 
 

@@ -186,7 +186,7 @@ def test_damage_is_seen_on_the_way_and_the_script_of_diff_repairs_it(lab: Lab, p
         seen.look()
         walk = seen.walk("client", VIP[family])
         assert {step.state for step in walk.steps} - {ObjectState.PLANNED}, f"{harm}: {walk}"
-        script = list(IpvsExplainer(family).script(compute_delta(seen.observed, seen.wanted)))
+        script = list(IpvsExplainer(family).write_script(compute_delta(seen.observed, seen.wanted)))
         assert script, harm
         lines = legacy(script)
         lab.run(NODE, ["sh", "-ec", "\n".join(lines)])
@@ -204,7 +204,7 @@ def test_the_script_makes_everything_and_removes_everything(lab: Lab, proxy: Ipv
     seen = Seen(proxy, family)
     explainer = IpvsExplainer(family)
     for have, want in ((seen.wanted, {}), ({}, seen.wanted)):
-        script = explainer.script(compute_delta(have, want))
+        script = explainer.write_script(compute_delta(have, want))
         lines = legacy(script)
         lab.run(NODE, ["sh", "-ec", "\n".join(lines)])
         seen.look()

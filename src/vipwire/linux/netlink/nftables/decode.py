@@ -220,7 +220,7 @@ def list_chain_names(sock: NetlinkSocket, family: Family) -> dict[str, dict[str,
     """List the chains by table, each with whether it is a base chain. Raise DumpInterruptedError."""
     found: dict[str, dict[str, bool]] = {}
     tables: dict[bytes, dict[str, bool]] = {}
-    for datagram in sock.datagrams(MessageType.GETCHAIN, wire.encode_header(wire.NFPROTO[family]), _DATAGRAM):
+    for datagram in sock.dump_datagrams(MessageType.GETCHAIN, wire.encode_header(wire.NFPROTO[family]), _DATAGRAM):
         at, end = 0, len(datagram)
         while at < end:
             length, _, flags, _, _ = HEADER.unpack_from(datagram, at)

@@ -74,7 +74,7 @@ class CommitListener:
         """Read notifications, without waiting. Return the last commit to a table, if any; unknown if one was lost."""
         found: Commit | None = None
         try:
-            for datagram in islice(self._socket.arrived(_DATAGRAM), _BATCH):
+            for datagram in islice(self._socket.read_arrived_datagrams(_DATAGRAM), _BATCH):
                 found = self._read_commit(datagram) or found
         except OSError as error:
             if error.errno != errno.ENOBUFS:

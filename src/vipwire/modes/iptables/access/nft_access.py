@@ -149,10 +149,10 @@ class NftAccess:
             batch = build_operations(
                 self._encoder, self._family, run, self._find_missing_chains(run), self._read_handles(run)
             )
-            first = self._socket.sequence(len(batch) + 2)
+            first = self._socket.reserve_sequence_numbers(len(batch) + 2)
             self._socket.drain()
             size = self._socket.send(*encode.encode_transaction(batch, first, generation))
-            refused = next((each for each in self._socket.acknowledgements() if each.errno), None)
+            refused = next((each for each in self._socket.read_acknowledgements() if each.errno), None)
             if refused is None:
                 return Written(size, 1)
             error = OSError(refused.errno, refused.text or errno.errorcode.get(refused.errno, "refused"))

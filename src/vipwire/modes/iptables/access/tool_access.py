@@ -8,7 +8,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from vipwire.errors import BusyError
 from vipwire.modes.iptables.rules.names import TABLES, Rules
 from vipwire.modes.iptables.rules.script import RestoreInput
-from vipwire.modes.xtables.save import Chains, rule_of, undeclared_error, unknown_line
+from vipwire.modes.xtables.save import Chains, build_undeclared_error, build_unknown_line_error, normalize_rule
 from vipwire.modes.xtables.tool import WAIT_SECONDS, RuleTool
 
 
@@ -122,7 +122,7 @@ def read_save_stream(pieces: Iterable[str], known: Mapping[str, tuple[str, ...]]
         if text.startswith(":", at) and inside:
             chains[text[at + 1 : end].partition(" ")[0]] = _NO_RULES
         elif not _is_not_rule(text[at:end]):
-            raise unknown_line(text[at:end])
+            raise build_unknown_line_error(text[at:end])
         inside = inside or text.startswith("*", at)
         at = min(end + 1, len(text))
 
@@ -151,9 +151,9 @@ def _add_rule(chains: dict[str, Sequence[str]], text: str, at: int, end: int) ->
     line = text[at:end]
     _, chain, rule = (*line.split(" ", 2), "")[:3]
     if chain not in chains:
-        raise undeclared_error(chain, line)
+        raise build_undeclared_error(chain, line)
     rules = chains[chain]
     if not isinstance(rules, list):
         rules = chains[chain] = [*rules]
-    rules.append(rule_of(rule))
+    rules.append(normalize_rule(rule))
     return min(end + 1, len(text))

@@ -24,7 +24,7 @@ class IptablesOwner(RuleOwner):
 
     trial = "KUBE-PROXY-PROBE"
 
-    def owns(self, table: str, chain: str) -> bool:
+    def owns_chain(self, table: str, chain: str) -> bool:
         return is_ours(table, chain)
 
     def is_only_vipwires(self, table: str, chain: str) -> bool:
@@ -34,16 +34,16 @@ class IptablesOwner(RuleOwner):
             chain in _OWN or chain.startswith(_OWN_PREFIXES) or (root is not None and root != chain)
         )
 
-    def removable(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
+    def select_removable_chains(self, table: str, chains: Chains, *, kubelet: bool) -> frozenset[str]:
         """Return vipwire's chains, and KUBE-FIREWALL if no other program uses it."""
         found = {chain for chain in chains if is_ours(table, chain)}
         if table == names.FILTER and names.FIREWALL in chains and not (kubelet or self._is_firewall_used(chains)):
             found.add(names.FIREWALL)
         return frozenset(found)
 
-    def links(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
+    def list_jumps(self, table: str, chains: Chains, *, kubelet: bool) -> Iterator[ChainRule]:
         """Yield vipwire's rules in foreign chains; those about KUBE-FIREWALL only if it can go."""
-        known, used = self.words(table), self._is_firewall_used(chains)
+        known, used = self.list_shared_rules(table), self._is_firewall_used(chains)
         for chain, rules in chains.items():
             for rule in rules:
                 link = ChainRule(chain, rule)
@@ -52,11 +52,11 @@ class IptablesOwner(RuleOwner):
                 ):
                     yield link
 
-    def words(self, table: str) -> frozenset[ChainRule]:
+    def list_shared_rules(self, table: str) -> frozenset[ChainRule]:
         return _list_jump_rules(table)
 
     def _is_firewall_used(self, chains: Chains) -> bool:
-        own = {link.rule for link in self.words(names.FILTER) if link.chain == names.FIREWALL}
+        own = {link.rule for link in self.list_shared_rules(names.FILTER) if link.chain == names.FIREWALL}
         return not own.issuperset(chains.get(names.FIREWALL, ()))
 
 

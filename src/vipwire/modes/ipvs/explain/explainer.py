@@ -71,7 +71,7 @@ class IpvsExplainer(Explainer[ObjectKey, Object, IpvsNode]):
         super().__init__("sh")
         self.family, self._resting = family, resting
 
-    def script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
+    def write_script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
         return list_commands(self.family, delta)
 
     def arrange(

@@ -22,7 +22,7 @@ from vipwire.modes.ipvs.objects.names import (
 from vipwire.modes.ipvs.objects.ranges import is_leading
 from vipwire.modes.xtables.match import ListedRule, Lookup, PacketHeader, Surroundings, compare_rules
 from vipwire.modes.xtables.save import BUILT_IN, ChainName
-from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, state_of
+from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, compare_object
 
 _Place = tuple[Address, int, int]
 
@@ -113,10 +113,10 @@ class IpvsNode(Surroundings):
     wanted: KernelObjects
     own: frozenset[Address] = frozenset()
 
-    def owns(self, address: Address) -> bool:
+    def owns_address(self, address: Address) -> bool:
         return address in self.held.vips or address in self.own
 
-    def rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
+    def list_rules(self, table: str, chain: str, header: PacketHeader) -> Iterable[ListedRule] | None:
         """List the rules of a chain; None if the kernel and the plan both lack the chain."""
         del header
         key = ChainName(table, chain)
@@ -136,7 +136,9 @@ class IpvsNode(Surroundings):
         if found is not None:
             held, wanted = self.held.elements[name], self.wanted.elements.get(name, {})
             return Lookup(
-                found=True, mark=held[found], steps=(_describe_element(name, found, state_of(found, held, wanted)),)
+                found=True,
+                mark=held[found],
+                steps=(_describe_element(name, found, compare_object(found, held, wanted)),),
             )
         missing = self.wanted.find(name, addresses, protocol, header.port)
         return Lookup(

@@ -29,7 +29,7 @@ from vipwire.modes.xtables.match import PacketHeader
 from vipwire.modes.xtables.traversal import Traversal
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import BY_ADDRESS, BY_ADDRESS_AND_PORT, IN_TURN, Path
-from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, state_of
+from vipwire.reconcile.steps import Effect, End, ObjectState, Step, Verdict, compare_object
 
 _METHODS = {Method.MASQUERADE: "by translation", Method.ROUTE: "as it is", Method.TUNNEL: "in a tunnel"}
 
@@ -101,7 +101,7 @@ class _Walker:
         for server in candidates:
             if server in held:
                 persistence = f" persistent {held[server].persistence} s" if held[server].persistence else ""
-                state, words = state_of(server, held, wanted), held[server].scheduler + persistence
+                state, words = compare_object(server, held, wanted), held[server].scheduler + persistence
                 self.tables.note(describe_server(server), words, state, Effect(Verdict.BALANCE))
                 return server
         for server in candidates:
@@ -148,7 +148,7 @@ class _Walker:
         """Yield each real server with its weight and share, then the missing ones."""
         held, wanted = (each.reals.get(server, {}) for each in (self.node.held, self.node.wanted))
         for real, how in (held | {real: how for real, how in wanted.items() if real not in held}).items():
-            state, effect = state_of(real, held, wanted), Effect(Verdict.IDLE)
+            state, effect = compare_object(real, held, wanted), Effect(Verdict.IDLE)
             if share := shares.get(real):
                 method = _METHODS.get(how.method, how.method.name.lower())
                 effect = Effect(Verdict.SHARE, f"{float(share) * 100:.3g} %, {method}")

@@ -35,18 +35,18 @@ class NftablesExplainer(Explainer[ObjectKey, Object, Table]):
         super().__init__("nft -f -")
         self.family = family
 
-    def script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
+    def write_script(self, delta: Delta[ObjectKey, Object]) -> Iterable[str]:
         return (line for command in text.write_script(self.family, delta) for line in command.splitlines())
 
-    def foreign_objects(self) -> str:
+    def describe_foreign_objects(self) -> str:
         """Report a table named `vipwire` that has another layout; "" if none exists."""
         with closing(NetlinkSocket(NETLINK_NETFILTER)) as netlink:
             there = has_table(netlink, self.family)
-        name = text.table_name(self.family)
+        name = text.format_table_name(self.family)
         return f"another version of vipwire, or another program, created the table {name}" if there else ""
 
-    def commands_to_remove_foreign(self) -> Iterable[str]:
-        return (f"delete table {text.table_name(self.family)}",)
+    def write_removal_of_foreign(self) -> Iterable[str]:
+        return (f"delete table {text.format_table_name(self.family)}",)
 
     def arrange(
         self, observed: Mapping[ObjectKey, Object], wanted: Mapping[ObjectKey, Object], own: frozenset[Address]
@@ -78,7 +78,7 @@ def walk_table(
 ) -> Walk:
     """Follow a packet through a table without affinity, then again with the remembered affinity. Pure."""
     if not table.observed:
-        absent = Step("", f"table {text.table_name(table.family)}", state=ObjectState.MISSING)
+        absent = Step("", f"table {text.format_table_name(table.family)}", state=ObjectState.MISSING)
         return Walk(End.UNTOUCHED, (absent,))
     return merge(list(_run_all_choices(table, packet)), remembered=_find_remembered(table, packet, memory))
 

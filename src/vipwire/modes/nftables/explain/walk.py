@@ -34,7 +34,7 @@ from vipwire.modes.nftables.table.names import (
 from vipwire.modes.nftables.table.names import Goto as ChainElement
 from vipwire.plan.resolve import Packet
 from vipwire.reconcile.explainer import BY_CHANCE, BY_HASH, BY_MAGLEV, IN_TURN
-from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, state_of
+from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, compare_object
 
 _DEEPEST: Final = 16
 """The kernel's limit of nested jumps."""
@@ -160,7 +160,7 @@ class _Walker:
             run.met = name, key
             return self._memory[name, key]
         if (where := table.find(table.observed, name, key)) is not None:
-            value, state = table.observed[where], state_of(where, table.observed, table.wanted)
+            value, state = table.observed[where], compare_object(where, table.observed, table.wanted)
             text = texts.write_element(table.family, where, value)
             self._add_step(f"element of {name}", text, state, Effect(Verdict.MEET))
             return value

@@ -23,7 +23,7 @@ from vipwire.linux.netlink.nftables.elements import VerdictData
 from vipwire.model.net import Family
 from vipwire.modes.nftables.language import grammar
 from vipwire.modes.nftables.language.fields import Field, HeaderField, load_fields
-from vipwire.modes.nftables.language.grammar import GROUP, Part, count_words, data_word, parse_rule
+from vipwire.modes.nftables.language.grammar import GROUP, Part, count_words, find_data_word, parse_rule
 
 _COUNT = 8
 _PORT_UNREACHABLE = {Family.IPV4: 3, Family.IPV6: 4}
@@ -96,7 +96,7 @@ class _Emitter:
                 yield kernel.set_meta(0, meta)
             case grammar.UpdateSet(name, operation, key, seconds, value):
                 # nft 1.0.6 lists this but cannot load it (it aborts) for a map with a key longer than 16 bytes.
-                free = data_word(key)
+                free = find_data_word(key)
                 yield load_fields(key, 0)
                 if value is not None:
                     yield value.load(free)

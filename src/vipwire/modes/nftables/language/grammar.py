@@ -296,7 +296,7 @@ class _Parser:
         seconds = words.seconds() if words.skip("timeout") else 0
         value = parse_field(words, self.family) if words.skip(":") else None
         if value is not None:
-            self._place_fields((value,), data_word(key))
+            self._place_fields((value,), find_data_word(key))
         words.expect("}")
         return UpdateSet(name, operation, key, seconds, value)
 
@@ -313,7 +313,7 @@ def count_words(key: tuple[Field, ...]) -> int:
     return sum(field.words for field in key)
 
 
-def data_word(key: tuple[Field, ...]) -> int:
+def find_data_word(key: tuple[Field, ...]) -> int:
     """Return the first word of the register group behind a key."""
     return -(-count_words(key) // GROUP) * GROUP
 

@@ -21,7 +21,7 @@ KEY: Final = (FLOWTABLE, FASTPATH.encode())
 ENTRY: Final = (CHAIN, b"filter-forward-offload")
 
 
-def fastpath_objects(packets: int) -> dict[ObjectKey, Object]:
+def build_fastpath_objects(packets: int) -> dict[ObjectKey, Object]:
     """Write the objects that offload a connection after `packets` packets; none for 0."""
     if not packets:
         return {}

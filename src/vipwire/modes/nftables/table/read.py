@@ -189,7 +189,7 @@ def _read_elements(
     netlink: NetlinkSocket, family: Family, item: SetDeclaration, keys: Sequence[bytes]
 ) -> Iterator[tuple[ObjectKey, Object]]:
     request = encode.request_elements(family, TABLE, item.name, keys)
-    answers = netlink.answers(MessageType.GETSETELEM, request, len(keys))
+    answers = netlink.request_answers(MessageType.GETSETELEM, request, len(keys))
     columns = decode_answers(answers, item.key_length, item.value_length)
     return zip(zip(repeat(item.name), columns.keys), columns.data, strict=False)
 

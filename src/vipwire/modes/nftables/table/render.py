@@ -55,7 +55,7 @@ from vipwire.plan.plan import (
     ServicePlan,
     Target,
     choose_memory,
-    sticky_actions,
+    list_sticky_actions,
 )
 from vipwire.reconcile.backend import Rendered
 
@@ -83,7 +83,7 @@ class _Memories:
     def __init__(self, plan: ServicePlan) -> None:
         self._policies: dict[str, set[TrafficPolicy]] = {}
         for frontend in plan.frontends:
-            for action in sticky_actions(frontend):
+            for action in list_sticky_actions(frontend):
                 policies = self._policies.setdefault(_name_affinity_owner(frontend, action), set())
                 policies.add(action.policy)
                 if frontend.short_circuit is not None:  # even while no endpoint on this node answers

@@ -26,7 +26,7 @@ SMALLEST: Final = 3 << 10
 """The size in a small cluster: 4,096 buckets of 8 bytes."""
 
 
-def size_for(count: int) -> int:
+def choose_size(count: int) -> int:
     """Return a size for `count` elements and a quarter more.
 
     The kernel rounds 4/3 of a size up to a power of two buckets (nft_hash_buckets in net/netfilter/nft_set_hash.c):
@@ -65,11 +65,11 @@ class SetSizes:
         coming = count_elements(delta.added)
         coming.update(count_elements({key: new for key, (_, new) in delta.changed.items()}))
         needed = {name: self._held[name] + coming[name] for name, size in self._sizes.items() if size}
-        return {name: size_for(count) for name, count in needed.items() if count > self._sizes[name]}
+        return {name: choose_size(count) for name, count in needed.items() if count > self._sizes[name]}
 
     def choose_sizes(self, added: Mapping[ObjectKey, Object], counts: Mapping[str, int]) -> dict[str, int]:
         """Choose the sizes of the sets that a transaction makes; `counts` are those of the elements in `added`."""
-        return {name: size_for(counts.get(name, 0)) for name in SIZED if (SET, name.encode()) in added}
+        return {name: choose_size(counts.get(name, 0)) for name in SIZED if (SET, name.encode()) in added}
 
     def note_sizes(self, sizes: Mapping[str, int]) -> None:
         """Take the sizes of sets that a transaction has made."""

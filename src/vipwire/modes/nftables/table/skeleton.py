@@ -29,7 +29,7 @@ from vipwire.modes.nftables.table.counts import (
     list_counting_sets,
     name_refused_set,
 )
-from vipwire.modes.nftables.table.fastpath import fastpath_objects
+from vipwire.modes.nftables.table.fastpath import build_fastpath_objects
 from vipwire.modes.nftables.table.names import CHAIN, DSTNAT, SET, SRCNAT, Chain, Hook, Object, ObjectKey, Space
 from vipwire.plan.node import NodePlan, PodBridge, PodInterfaces, PodPrefixes
 from vipwire.reconcile.counts import Refusal
@@ -147,12 +147,12 @@ def _declare_range_sets(words: Words) -> Iterator[SetSpec]:
     yield SetSpec("hairpin-pods", (source, target[0], "meta l4proto"))
 
 
-def node_objects(
+def build_node_objects(
     node: NodePlan, counters: CounterLevel = CounterLevel.CONNECTIONS, offload_after: int = 0
 ) -> dict[ObjectKey, Object]:
     objects: dict[ObjectKey, Object] = {(SET, spec.name.encode()): spec for spec in declare_sets(node.family)}
     objects.update(((CHAIN, name.encode()), chain) for name, chain in _build_chains(node, counters))
-    objects.update(fastpath_objects(offload_after))
+    objects.update(build_fastpath_objects(offload_after))
     return objects
 
 

@@ -26,14 +26,14 @@ from vipwire.modes.nftables.table.skeleton import declare_sets
 from vipwire.reconcile.delta import Delta
 
 
-def table_name(family: Family, name: str = TABLE) -> str:
+def format_table_name(family: Family, name: str = TABLE) -> str:
     """Return a table's name in nft's syntax: `ip vipwire`."""
     return f"{'ip' if family is Family.IPV4 else 'ip6'} {name}"
 
 
 def write_script(family: Family, delta: Delta[ObjectKey, Object]) -> Iterator[str]:
     """Write a difference as nft commands, removals first."""
-    table = table_name(family)
+    table = format_table_name(family)
     yield f"add table {table}"
     for key, old in delta.removed.items():
         yield _write_command("delete", table, family, key, old)
