@@ -220,7 +220,7 @@ def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
 @click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; repeatable.")
 @click.option("--here", is_flag=True, help="Do not boot a guest for a mode that this kernel cannot run.")
 def tour(modes: tuple[str, ...], *, here: bool) -> None:
-    """Show each mode for a screen: it runs, packets go through it, and what the kernel holds is shown and explained.
+    """Show each mode for a screen: vipwire runs it, sends packets, and shows and explains the kernel's objects.
 
     Enter goes on. A mode that this machine's kernel cannot run is shown in a kernel of its own, as for `compare`.
     """

@@ -107,7 +107,7 @@ def leave(context: click.Context, /, *, force: bool, keep_rules: bool, node: str
     credentials. The API servers refuse its certificates from then on.
     """
     if node:
-        _commands().dismiss(_kubeconfig(context, where), node)
+        _commands().dismiss(_find_kubeconfig(context, where), node)
     else:
         _commands().leave_cluster(where["data_dir"], force=force, keep_rules=keep_rules)
 
@@ -128,7 +128,7 @@ def token() -> None:
 @click.pass_context
 def create_token(context: click.Context, /, ttl: str, description: str, *, server: bool, **where: Any) -> None:
     """Make a token, and print the command that joins a machine."""
-    _commands().create_token(_kubeconfig(context, where), ttl, description, server=server)
+    _commands().create_token(_find_kubeconfig(context, where), ttl, description, server=server)
 
 
 @token.command(name="list")
@@ -137,7 +137,7 @@ def create_token(context: click.Context, /, ttl: str, description: str, *, serve
 @click.pass_context
 def list_them(context: click.Context, /, **where: Any) -> None:
     """List the tokens, without their secrets."""
-    _commands().list_tokens(_kubeconfig(context, where))
+    _commands().list_tokens(_find_kubeconfig(context, where))
 
 
 @token.command()
@@ -146,7 +146,7 @@ def list_them(context: click.Context, /, **where: Any) -> None:
 @click.pass_context
 def certificates(context: click.Context, /, **where: Any) -> None:
     """List the certificates of machines, and which are in force."""
-    _commands().list_certificates(_kubeconfig(context, where))
+    _commands().list_certificates(_find_kubeconfig(context, where))
 
 
 @token.command()
@@ -161,10 +161,10 @@ def delete(context: click.Context, /, name: str, *, keep_machines: bool, **where
     The API servers refuse the certificates that machines got with it: these machines have to join again. So it is
     for a token that expired, too: `vipwire token certificates` lists them.
     """
-    _commands().delete_token(_kubeconfig(context, where), name, keep_machines=keep_machines)
+    _commands().delete_token(_find_kubeconfig(context, where), name, keep_machines=keep_machines)
 
 
-def _kubeconfig(context: click.Context, where: dict[str, Any]) -> Path | None:
+def _find_kubeconfig(context: click.Context, where: dict[str, Any]) -> Path | None:
     """Return the kubeconfig of --kubeconfig, or of --data-dir if given; None for kubectl's."""
     kubeconfig: Path | None = where["kubeconfig"]
     if context.get_parameter_source("data_dir") is not ParameterSource.DEFAULT:

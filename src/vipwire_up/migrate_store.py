@@ -21,7 +21,7 @@ from vipwire_up.api.kinds.small_kinds import LEASES
 from vipwire_up.api.objects.object import decode_damaged_record
 from vipwire_up.controllers.election import NAMESPACE
 from vipwire_up.controllers.servers import EVERY, lease_name
-from vipwire_up.open_store import authority_key_hash, check_prefix_owner
+from vipwire_up.open_store import check_prefix_owner, hash_authority_key
 from vipwire_up.store.database import FILE_NAME, Database, lock_data_dir
 from vipwire_up.store.etcd.client import Client
 from vipwire_up.store.etcd.layout import encode_at_revision
@@ -52,7 +52,7 @@ async def copy_to_etcd(folder: Path, settings: EtcdSettings, clock: Callable[[],
         await transfer.claim_prefix()
         await transfer.transactions.continue_after(contents.revision)
         await transfer.write_objects((record.key, encode_at_revision(record.value, 0)) for record in records)
-        await transfer.write_owner(authority_key_hash(folder / "pki", clock()))
+        await transfer.write_owner(hash_authority_key(folder / "pki", clock()))
         path.rename(path.with_name(f"{FILE_NAME}{_MIGRATED}"))
         sync_to_disk(folder)
     finally:

@@ -76,7 +76,7 @@ async def _claim_prefix(store: "EtcdStore", prefix: str, folder: Path, now: date
         why = "restore etcd's backup, or name the right --etcd-servers and --etcd-prefix"
         fresh = f"to begin with an empty cluster, remove {' and '.join(traces)} in {folder}"
         raise StoreError(f"etcd is empty at prefix {prefix}, and {was}: {why}; {fresh}")
-    ours = authority_key_hash(folder / "pki", now)
+    ours = hash_authority_key(folder / "pki", now)
     check_prefix_owner(await store.transactions.claim_prefix(ours), prefix, folder / "pki", now)
 
 
@@ -107,12 +107,12 @@ def check_prefix_owner(owner: bytes, prefix: str, folder: Path, now: datetime) -
         raise StoreError(f"a migration to etcd's prefix {prefix} was interrupted: run vipwire store migrate again")
     if owner.startswith(b"moved"):
         raise StoreError(f"the cluster at etcd's prefix {prefix} was {owner.decode()}: use that, or migrate it back")
-    if owner != authority_key_hash(folder, now):
+    if owner != hash_authority_key(folder, now):
         why = "choose another --etcd-prefix, or use the ca.crt and ca.key of that cluster"
         raise StoreError(f"etcd has another cluster at prefix {prefix}: {folder} does not have its authority: {why}")
 
 
-def authority_key_hash(folder: Path, now: datetime) -> bytes:
+def hash_authority_key(folder: Path, now: datetime) -> bytes:
     """Return the hash of the key of a folder's authority, created if missing. Renewal keeps the key."""
     path = Authority(folder, now).pair.certificate
     key = x509.load_pem_x509_certificate(path.read_bytes()).public_key()

@@ -34,7 +34,7 @@ from vipwire_up.up import Setting, run_cluster
 _LEAST_LIFE, _MOST_LIFE = timedelta(hours=1), timedelta(days=365)
 _OURS_TO_SAY: Final = frozenset({"hostname-override", "kubeconfig", "manifests", "master"})
 _ALONE: Final = frozenset({"cleanup", "cleanup-all", "cleanup-iptables", "init-only", "takeover", "write-config-to"})
-"""What `vipwire proxy` does in place of running, or at its start alone."""
+"""Flags of `vipwire proxy` for an action in place of a run, or for its start alone."""
 
 
 def start_up(flags: dict[str, Any]) -> None:

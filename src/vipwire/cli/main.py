@@ -109,7 +109,7 @@ class LazyGroup(click.Group):
         return command
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a command, which SIGTERM ends also as the first process of a container."""
+        """Run a command. SIGTERM ends the process even if it is PID 1 of a container."""
         end_by_sigterm()
         with _extra_named(lambda: ctx.invoked_subcommand or ""):
             return super().invoke(ctx)

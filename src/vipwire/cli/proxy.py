@@ -1,4 +1,4 @@
-"""Runs `vipwire proxy` and `vipwire cleanup`: reads flags, configures, and does what the flags ask for."""
+"""Runs `vipwire proxy` and `vipwire cleanup`: reads flags, configures, and runs the action of a flag."""
 
 import importlib
 from collections.abc import Sequence

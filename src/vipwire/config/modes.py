@@ -26,7 +26,7 @@ VIP_DEVICES: Final = {"kube-ipvs0": "ipvs"}
 
 
 class MetricGroup(enum.Enum):
-    """Metrics of kube-proxy that only some modes have, by what they count."""
+    """Metrics of kube-proxy that only some modes have, by the counted objects."""
 
     FULL_AND_PARTIAL_SYNCS = "full and partial syncs"
     NFTABLES_TRANSACTIONS = "transactions of nftables"

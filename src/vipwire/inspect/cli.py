@@ -213,7 +213,7 @@ def plan(scope: OutputOptions) -> None:
 @_build_service_command(NAMED_OUTPUT, CompareCommand)
 @click.option("--family", type=click.Choice(["ipv4", "ipv6"]), help="Show this family only.")
 def diff(scope: OutputOptions, family: str | None) -> None:
-    """Show what a sync would change in the kernel, without changing it.
+    """Show the changes that a sync would make in the kernel, without making them.
 
     Prints the commands of the mode's own tool, under a comment that names it. iptables has a tool for each family:
     `vipwire diff --family ipv4 | iptables-restore --noflush`. The exit status is 0 if nothing would change, 1 if

@@ -1,4 +1,4 @@
-"""`vipwire diff`: what a sync would change in the kernel, as the mode's own tool writes it."""
+"""`vipwire diff`: the changes that a sync would make in the kernel, as commands of the mode's own tool."""
 
 from collections.abc import Collection, Iterable, Iterator
 from typing import Any

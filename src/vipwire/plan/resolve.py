@@ -131,7 +131,7 @@ def _find_frontend(plan: Plan, packet: Packet) -> Frontend | None:
 
 
 def _find_range(plan: Plan, packet: Packet) -> list[Frontend]:
-    """Return the range of a packet's port as a frontend of that port; at most one."""
+    """Return the range frontend of a packet's port, narrowed to that port; at most one."""
     found = plan.ranges.get((packet.destination, packet.protocol), ())
     return [narrow_to_port(wide, packet.port) for wide in found if wide.key.first <= packet.port <= wide.key.last]
 

@@ -100,7 +100,7 @@ class Reloader:
                 self._asked.set()
 
     async def reload(self, adopt: Adopt, change_mode: ChangeMode) -> None:
-        """Read the configuration again and apply what a running proxy can take."""
+        """Read the configuration again and apply the settings that a running proxy can change."""
         try:
             wanted, warnings = await asyncio.to_thread(self._reread)
         except ConfigError as error:

@@ -103,7 +103,7 @@ class History:
             self._unwritten.append(_Seen(name, change, (now, family, waited, took)))
 
     def note_change(self, what: str, about: str, now: float, *, family: str = "", service: str = "") -> None:
-        """Keep an incident: what happened to the kernel's rules, or to a Service, besides its changes."""
+        """Keep an incident of the kernel's rules or of a Service, which is no change of the Service."""
         if self._path is not None:
             self._came.set()
             self._unwritten.append(Change(now, family, what, service, int(bool(service)), about=about))

@@ -341,7 +341,7 @@ class Reconciler(Generic[K, V]):
     def _commit(
         self, names: Iterable[ObjectName], report: Report[K], *, last: bool = False, brief: bool = False
     ) -> list[K]:
-        """Commit what some Services lack; `last`: also remove unclaimed objects. Return the changed keys."""
+        """Commit missing objects of some Services; `last`: also remove unclaimed objects. Return the changed keys."""
         step = Transaction(self._belief)
         for name in names:
             if self._halted:

@@ -24,7 +24,7 @@ from vipwire_lab.connectivity.objects import EXTERNAL, PORT, Echo
 
 
 class Expected(enum.Enum):
-    """What connections must meet."""
+    """The result that a check of connections expects."""
 
     ANSWER = "an answer"
     EACH = "an answer of each endpoint"
@@ -101,7 +101,7 @@ def _family(address: str) -> str:
 
 
 def judge_results(check: Check, results: Sequence[ProbeResult], echoes: Sequence[Echo]) -> str:
-    """Return what is wrong with the results of a check; "" if nothing is."""
+    """Return the failure of a check, by its results; "" if all results are right."""
     if check.expected is Expected.REFUSAL:
         wrong = [each for each in results if each.outcome is not Outcome.REFUSED]
         return f"expected a refusal: {wrong[0]}" if wrong else ""
@@ -124,7 +124,7 @@ _DNS_SERVICE: Final = ObjectName("kube-system", "kube-dns")
 
 
 class Asking:
-    """The checks from this Node, and what became of them."""
+    """The checks from this Node, and their results."""
 
     def __init__(
         self, config: Config, node: Sequence[str], families: Sequence[str], echoes: Sequence[Echo], domain: str

@@ -40,7 +40,7 @@ def _explain_target(situation: Situation, target: Target) -> dict[str, Any]:
 
 
 def _find_cause_in_rules(document: dict[str, Any], expected: str) -> Iterator[str]:
-    """Yield what the plan or the kernel does otherwise than expected."""
+    """Yield the differences of the plan and of the kernel from the expected behaviour."""
     if not document:
         yield "this node lacks the family"
         return

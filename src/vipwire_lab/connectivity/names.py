@@ -1,4 +1,4 @@
-"""What the cluster's DNS must answer: the ClusterIPs of a Service, and the endpoints of a headless one."""
+"""The answers that the cluster's DNS must give: the ClusterIPs of a Service, and the endpoints of a headless one."""
 
 import ipaddress
 import secrets
@@ -51,7 +51,7 @@ def build_name_checks(
 
 
 def judge_name(check: NameCheck) -> str:
-    """Ask, and return what is wrong with the answer; "" if nothing is."""
+    """Ask, and return the mistake in the answer; "" if the answer is right."""
     try:
         answer = _ask_server(check)
         code, found = _read_answer(answer, check.type)

@@ -25,7 +25,7 @@ KINDS: Final[dict[str, dict[str, Any]]] = {
     "headless": {"clusterIP": "None"},
     "no-endpoints": {},
 }
-"""The Services by name, with what their spec has besides ports."""
+"""The Services by name, with the fields of their spec besides ports."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -58,7 +58,7 @@ _LATE: Final = 0.3
 _IN_TIME: Final = 5
 """A renewal this many seconds late is late; this many renewals in time make a holder quick."""
 _LAST: Final = 0.5
-"""Seconds for the last try of a holder that was held up. The fence refuses its writes if another is elected."""
+"""Seconds for the last try of a holder that renewed too late. The fence refuses its writes if another is elected."""
 Lead: TypeAlias = Callable[[FencedRegistry], Coroutine[Any, Any, None]]
 _FENCE: Final = Key(FENCES, "", NAME)
 _FAILURES: Final = (ApiError, StoreError, ConflictError, TimeoutError)

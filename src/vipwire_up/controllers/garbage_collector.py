@@ -23,7 +23,7 @@ from vipwire.kube.errors import ApiError
 from vipwire.model.times import format_time, time_or_none
 from vipwire_up.api.change import Deletion, Options
 from vipwire_up.api.kinds.catalogue import BY_ID, RESOURCES, SERVED
-from vipwire_up.api.kinds.event import EVENTS, last_timestamp
+from vipwire_up.api.kinds.event import EVENTS, read_last_timestamp
 from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.small_kinds import NAMESPACES
 from vipwire_up.api.objects.object import decode_damaged_record, decode_record, value_at
@@ -38,7 +38,7 @@ _FINALIZERS = "NamespaceFinalizersRemaining", "SomeFinalizersRemain"
 
 
 def set_deletion_conditions(namespace: Object, left: Sequence[tuple[Key, Object]], now: str) -> Object:
-    """Add conditions that tell what is left in a namespace; an unchanged condition keeps its time."""
+    """Add conditions with the objects that are left in a namespace; an unchanged condition keeps its time."""
     status = namespace.get("status") or {}
     before = {entry.get("type"): entry for entry in status.get("conditions") or ()}
     told = dict(before)
@@ -93,7 +93,7 @@ class GarbageCollector:
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> float | None:
-        """Read changes, then delete what is due. Return the seconds until the next call."""
+        """Read changes, then delete the objects that are due. Return the seconds until the next call."""
         self._feed.pass_changes(self._clear_state, self._note_change, self._guard)
         self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never existed, or are gone
         self._named.clear()
@@ -241,7 +241,7 @@ def _owner_uids_of(meta: Object) -> tuple[str, ...]:
 
 def _event_expiry(event: Object, now: datetime) -> datetime:
     """Return when an Event expires. A time in the future, which a client may have written, counts as now."""
-    last = last_timestamp(event) or value_at(event, "metadata", "creationTimestamp")
+    last = read_last_timestamp(event) or value_at(event, "metadata", "creationTimestamp")
     seen = time_or_none(last) or now
     try:
         return min(seen, now) + EVENTS_LIVE

@@ -32,7 +32,7 @@ class DnsKind(enum.Enum):
 
 
 class Form(enum.Enum):
-    """What the names of a Service resolve to."""
+    """The kind of a Service, by the records of its names."""
 
     CLUSTER_IP = "its own addresses"
     HEADLESS = "its endpoints' addresses"

@@ -71,7 +71,7 @@ def _describe_stack(thread: int) -> str:
 
 
 class WatchedSupervisor(Supervisor):
-    """Also counts failures of objects, and reports what hangs."""
+    """Also counts failures of objects, and reports hanging parts."""
 
     def __init__(
         self,

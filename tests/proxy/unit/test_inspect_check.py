@@ -67,7 +67,7 @@ def test_a_machine_that_is_fine_has_nothing_bad_and_no_warning() -> None:
             {"proxy": (ProxyState.RUNNING, replace(RECORD, failing={"nodes": "cannot connect"}))},
             "proxy nodes",
             Level.WARNING,
-            "stay as they are",
+            "stay until the proxy can read",
         ),
         ({"sysctls": {"net/ipv4/conf/all/rp_filter": 1}}, "sysctl net.ipv4.conf.all.rp_filter", Level.WARNING, "=2"),
         (

@@ -1,1 +1,1 @@
-"""`vipwire check`: what this machine lacks, and the remedy."""
+"""`vipwire check`: the requirements that this machine lacks, and the remedies."""

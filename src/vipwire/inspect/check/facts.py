@@ -149,7 +149,7 @@ def _run_command(command: list[str]) -> str:
 
 
 def find_missing_requirement(config: Config, mode: str) -> str:
-    """Return what this machine lacks for a mode; "" if the mode can run."""
+    """Return the first requirement of a mode that this machine lacks; "" if the mode can run."""
     try:
         with contextlib.ExitStack() as built:
             modes = build_modes(replace(config, mode=mode), find_usable_families())

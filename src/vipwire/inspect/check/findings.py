@@ -25,7 +25,7 @@ _FULL, _NEARLY_FULL = 0.95, 0.75
 
 
 class Level(enum.Enum):
-    """The severity of a finding; the value is what vipwire prints."""
+    """The severity of a finding; the value is the printed word."""
 
     OK = "ok"
     NOTE = "note"

@@ -1,4 +1,4 @@
-"""`vipwire check --leave-ipvs`: what changes on a node that leaves kube-proxy's ipvs mode, as a table."""
+"""`vipwire check --leave-ipvs`: a table of the changes on a node that leaves kube-proxy's ipvs mode."""
 
 import re
 from collections import defaultdict
@@ -374,7 +374,7 @@ def leave_exit(document: Document) -> int:
 
 
 def leave_view(document: Document, *, wide: bool) -> RenderableType:
-    """Lay out the changes and remedies; `wide` shows what stays the same, too."""
+    """Lay out the changes and remedies; `wide` shows unchanged behaviour, too."""
     rows = [
         [each["area"], colour_word(each["level"]), each["now"], add_remedy(each["then"], each["todo"])]
         for each in document["changes"]

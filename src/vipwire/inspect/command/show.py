@@ -42,7 +42,7 @@ COLOURS: Final = {
 
 
 def escape_document(value: Any) -> Any:
-    """Escape what controls a terminal in every string of a document: keys, values, items of lists."""
+    """Escape terminal control characters in every string of a document: keys, values, items of lists."""
     if isinstance(value, str):
         return escape_invisible(value)
     if isinstance(value, Mapping):

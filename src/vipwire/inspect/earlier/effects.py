@@ -1,4 +1,4 @@
-"""What a rule may do to the first packet of a connection, and where it jumps to. Pure.
+"""The possible effects of a rule on the first packet of a connection, and the targets of its jumps. Pure.
 
 Compares the conditions that the packet's bytes decide and takes all others for possible. So a chain without effects
 certainly lets the packet pass, and a chain with effects may decide about it.
@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 
 class RuleEffect(enum.Enum):
-    """What may happen to a packet before vipwire's rules; the value is the word in JSON."""
+    """A possible effect on a packet before vipwire's rules; the value is the word in JSON."""
 
     TRANSLATE = "translate"
     DROP = "drop"

@@ -27,7 +27,7 @@ class InterfaceProgram(NamedTuple):
 
 
 def list_interface_programs() -> list[InterfaceProgram]:
-    """List the ingress programs of this network namespace's interfaces. Skips what cannot be read."""
+    """List the ingress programs of this network namespace's interfaces. Skips unreadable interfaces."""
     found: list[InterfaceProgram] = []
     with suppress(OSError, DecodeError), NetlinkSocket(NETLINK_ROUTE) as netlink:
         links = _list_links(netlink)

@@ -170,7 +170,7 @@ def _find_interface_programs(
 
 
 class _Meeting(NamedTuple):
-    """A packet at a base chain: the effects that count there, and what is known of the packet.
+    """A packet at a base chain: the effects that count there, and the known facts about the packet.
 
     `headers` are the packet's, one for each endpoint after translation; empty for any packet. `unmarked`: no bit of
     the packet's mark but vipwire's can be set.
@@ -327,7 +327,7 @@ class _Looking:
         return [self._read_legacy_rule(text, meeting, chains) for text in chains.get(name, ())]
 
     def _read_legacy_rule(self, text: str, meeting: _Meeting, chains: Collection[str]) -> RuleOutcome:
-        """Return what a rule may do; `chains` are the chains of its table."""
+        """Return the possible effects of a rule; `chains` are the chains of its table."""
         held = {
             _evaluate_condition(text, each, self._own, meeting, self._hooks.mark)
             for each in meeting.headers or (None,)

@@ -75,7 +75,7 @@ class KnownPacket(NamedTuple):
         unmarked: bool = False,
         iifname: bool = True,
     ) -> "KnownPacket":
-        """Return what is known of a packet that is one of `headers`; nothing if `headers` is empty.
+        """Return the facts that all `headers` share; none if `headers` is empty.
 
         `tracked`: connection tracking has seen the packet. `iifname`: nft compares the interface at this hook.
         """
@@ -107,7 +107,7 @@ def _select_common_bytes(values: Sequence[bytes]) -> _Bytes:
 
 
 def read_rule(expressions: bytes, seen: KnownPacket, verdicts: Verdicts) -> RuleOutcome:
-    """Return what a rule may do; a rule that cannot be decoded may do anything."""
+    """Return the possible effects of a rule; an undecodable rule may have any effect."""
     reading = _Reading(seen, verdicts)
     try:
         for _, value in walk_attributes(expressions):

@@ -1,1 +1,1 @@
-"""`vipwire explain`: what happens to a packet, by the plan and by the kernel's objects."""
+"""`vipwire explain`: the way of a packet, by the plan and by the kernel's objects."""

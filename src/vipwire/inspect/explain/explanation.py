@@ -1,4 +1,4 @@
-"""`vipwire explain`: what happens to a packet by the plan and by the kernel's objects.
+"""`vipwire explain`: the way of a packet by the plan and by the kernel's objects.
 
 resolve   the plan's answer                          ┐
 walk      what the kernel's objects do               ├▶ one document; a difference of the first two is its headline

@@ -1,4 +1,4 @@
-"""The plan's reasons for what happens to a packet, in sentences."""
+"""The plan's reasons for the way of a packet, in sentences."""
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence

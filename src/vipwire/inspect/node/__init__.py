@@ -1,1 +1,1 @@
-"""What the commands know of this node: the plan, the rendered objects, and the kernel's objects."""
+"""The facts about this node for the commands: the plan, the rendered objects, and the kernel's objects."""

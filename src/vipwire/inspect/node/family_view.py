@@ -62,7 +62,7 @@ class FamilyView:
         return None if self.observed is None else compute_delta(self.observed, self.wanted)
 
     def compute_drift(self, name: ObjectName) -> Delta[Any, Any] | None:
-        """Return what a sync would change for one Service; None if unknown. Removed objects belong to no Service."""
+        """Return the changes of a sync for one Service; None if unknown. Removed objects belong to no Service."""
         if self.delta is None:
             return None
         rendered = self.rendered.get(name, Rendered())

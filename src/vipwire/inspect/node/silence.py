@@ -1,4 +1,4 @@
-"""What does not answer, and since when: the source of objects, the proxy, the kernel.
+"""The parts that do not answer, and since when: the source of objects, the proxy, the kernel.
 
 A view goes on with its last facts while a part is silent. It says so, and greys what depends on the part.
 """

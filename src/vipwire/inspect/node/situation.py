@@ -1,4 +1,4 @@
-"""Collects what commands show: for each family the plan, the rendered objects, and the kernel's objects.
+"""Collects the facts for the commands: for each family the plan, the rendered objects, and the kernel's objects.
 
 If something cannot be read (no rights, no kernel support), `obstacle` says why, and the rest still works.
 """

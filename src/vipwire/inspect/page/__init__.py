@@ -1,4 +1,4 @@
-"""`vipwire view`: a web page that shows what `status`, `top`, `explain`, `diff` and `plan` show.
+"""`vipwire view`: a web page with the views of `status`, `top`, `explain`, `diff` and `plan`.
 
 look       one thread: reads objects and kernel in a loop, answers questions          ┐
 rates      another thread: connection events                                          ├▶ board ─▶ site ─▶ browser

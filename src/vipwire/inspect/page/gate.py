@@ -25,7 +25,7 @@ def is_loopback(host: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AccessControl:
-    """Who may use the page. `hosts` are further names of this server; without a `token` none is required."""
+    """Access control of the page. `hosts` are further names of this server; without a `token` none is required."""
 
     hosts: frozenset[str] = frozenset()
     token: str = ""

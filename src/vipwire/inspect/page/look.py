@@ -78,7 +78,7 @@ class FirstReadingPendingError(VipwireError):
 
 
 class Look:
-    """Reads until the process ends, and publishes each second what does not answer, and since when."""
+    """Reads until the process ends, and publishes each second the parts that do not answer, and since when."""
 
     def __init__(self, config: Config, publish: Publish) -> None:
         self._config, self._publish = config, publish

@@ -30,7 +30,7 @@ _DATA_DIRS = (Path("/var/lib/vipwire"),)
     help="Path of the archive; the default is a new file in the current folder.",
 )
 def sysdump(config: Config, output: Path | None) -> None:
-    """Collect what a bug report needs in one archive: configuration, check, status, rules, metrics, logs, objects.
+    """Collect the files for a bug report in one archive: configuration, check, status, rules, metrics, logs, objects.
 
     Secrets are not asked for. Private keys, tokens, passwords, other parties' annotations, values of headers, and
     what looks like one of these, are left out. Read the archive before you send it: it has names and addresses of
@@ -54,7 +54,7 @@ def sysdump(config: Config, output: Path | None) -> None:
 
 
 def _collect_files(config: Config, errors: list[str]) -> Iterator[tuple[str, str]]:
-    """Yield the name and text of each file; add what cannot be read to `errors`."""
+    """Yield the name and text of each file; add unreadable files to `errors`."""
     for name, part in list_machine_parts(config):
         try:
             yield name, part()

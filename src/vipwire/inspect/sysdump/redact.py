@@ -49,7 +49,7 @@ _SHORTEST: Final = 6
 
 
 def redact_text(text: str, known: Iterable[str] = ()) -> str:
-    """Leave out what looks like a secret, and every `known` one."""
+    """Replace every `known` secret, and every text in the form of a secret."""
     for secret in sorted(known, key=len, reverse=True):
         if len(secret) >= _SHORTEST:
             text = text.replace(secret, LEFT_OUT)

@@ -1,4 +1,4 @@
-"""Checks what this kernel grants to this process: capabilities(7), nf_tables. An error names the missing one."""
+"""Checks the rights of this process: capabilities(7), nf_tables. An error names the missing right."""
 
 import errno
 import os

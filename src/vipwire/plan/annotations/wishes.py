@@ -150,7 +150,7 @@ def _find_unknown(keys: Mapping[str, str]) -> Iterator[tuple[str, str]]:
 
 
 class Lack(NamedTuple):
-    """A wish (a field of `Wishes`), or some of its values, that a mode lacks. `instead` is what the mode does."""
+    """A wish (a field of `Wishes`), or some of its values, that a mode lacks. `instead` says the mode's behaviour."""
 
     wish: str
     instead: str

@@ -38,7 +38,7 @@ class RepresentationKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Representation:
-    """The form of an answer. `include` is what a table's rows carry: Metadata, Object or None."""
+    """The form of an answer. `include` is the content of a table's rows: Metadata, Object or None."""
 
     view: RepresentationKind = RepresentationKind.OBJECT
     version: str = "v1"

@@ -81,7 +81,7 @@ def _show_age(value: Object, now: datetime) -> str:
     return format_age(value.get("firstTimestamp") or value.get("eventTime"), now)
 
 
-def last_timestamp(value: Object) -> str | None:
+def read_last_timestamp(value: Object) -> str | None:
     """Return the timestamp at which an Event last happened; None if it has none."""
     found: str | None = value_at(value, "series", "lastObservedTime") or value.get("lastTimestamp")
     return found or value.get("firstTimestamp") or value.get("eventTime")
@@ -164,7 +164,7 @@ EVENTS: Final = Resource(
         "source": lambda value: str(value_at(value, "source", "component") or value.get("reportingComponent") or ""),
     },
     columns=(
-        Column("Last Seen", lambda value, now: format_age(last_timestamp(value), now)),
+        Column("Last Seen", lambda value, now: format_age(read_last_timestamp(value), now)),
         Column("Type", column_of_path("type", absent="")),
         Column("Reason", column_of_path("reason", absent="")),
         Column("Object", _format_involved_object),

@@ -112,7 +112,7 @@ def list_prefixes(paths: Iterable[Path]) -> set[Path]:
 
 
 def build_path_tree(paths: Iterable[Path]) -> Tree:
-    """Arrange paths by their elements, without those that begin with another one of them."""
+    """Build the tree of the paths' elements; leave out each path below another path."""
     found: Tree = {}
     listed = set(paths)
     for path in listed:

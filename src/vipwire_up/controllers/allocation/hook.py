@@ -41,7 +41,7 @@ class ServiceAllocation:
         self._addresses, self._ports, self._notes, self._clock = addresses, ports, notes, clock
 
     def admit(self, attempt: AdmissionRequest) -> Admitted | None:
-        """Allocate for a Service, or free what it no longer uses. Raise ApiError with Kubernetes' messages."""
+        """Allocate for a Service, or free unused addresses and ports. Raise ApiError with Kubernetes' messages."""
         if attempt.resource is not SERVICES or attempt.subresource:
             return None
         self._ports.read_other_servers_changes()

@@ -172,7 +172,7 @@ def find_name_end(data: bytes, place: int) -> int:
 
 
 def _read_edns(data: bytes, place: int, before: int, additionals: int) -> Edns | str | None:
-    """Walk over the records of a question to its OPT record; a str tells what is malformed."""
+    """Walk over the records of a question to its OPT record; a str names the malformed part."""
     found: Edns | None = None
     for index in range(before + additionals):
         end = find_name_end(data, place)

@@ -19,7 +19,7 @@ from vipwire.modes.ipvs.objects.names import (
     VipRoute,
     describe_element,
 )
-from vipwire.modes.ipvs.objects.ranges import is_leading
+from vipwire.modes.ipvs.objects.ranges import must_precede
 from vipwire.modes.xtables.match import ListedRule, Lookup, PacketHeader, Surroundings, compare_rules
 from vipwire.modes.xtables.save import BUILT_IN, ChainName
 from vipwire.reconcile.steps import Effect, ObjectState, Step, Verdict, compare_object
@@ -47,7 +47,7 @@ class KernelObjects:
         for key, value in objects.items():
             held._put_object(key, value)
         shared = [key for key in objects if isinstance(key, RangeRule)]
-        for rule in sorted(shared, key=lambda rule: rule.stray or not is_leading(rule.words)):
+        for rule in sorted(shared, key=lambda rule: rule.stray or not must_precede(rule.words)):
             chain = ChainName(rule.table, rule.chain)
             if chain in held.chains:
                 held.chains[chain] += (rule.words,)

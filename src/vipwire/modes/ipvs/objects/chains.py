@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from vipwire.modes.ipvs.objects.names import RangeRule, Rules
-from vipwire.modes.ipvs.objects.ranges import DYNAMIC, is_leading
+from vipwire.modes.ipvs.objects.ranges import DYNAMIC, must_precede
 from vipwire.modes.xtables.save import BUILT_IN, ChainName, find_rule_target, read_tables
 from vipwire.reconcile.delta import Delta
 
@@ -45,8 +45,8 @@ def _list_range_rules(chain: ChainName, rules: Iterable[str]) -> Iterator[RangeR
     """Yield the rules of a shared chain; one at a wrong place is marked `stray`, so that vipwire replaces it."""
     at_head = True
     for words in rules:
-        at_head = at_head and is_leading(words)
-        yield RangeRule(*chain, words, stray=is_leading(words) and not at_head)
+        at_head = at_head and must_precede(words)
+        yield RangeRule(*chain, words, stray=must_precede(words) and not at_head)
 
 
 def rules_text(delta: Delta[RangeRule, int]) -> str:
@@ -61,7 +61,7 @@ def write_single_changes(table: str, delta: Delta[RangeRule, int]) -> Iterator[s
     lines: list[str] = []
     for rule, more in changes:
         if rule.table == table:
-            verb = f"-I {rule.chain} 1" if is_leading(rule.words) else f"-A {rule.chain}"
+            verb = f"-I {rule.chain} 1" if must_precede(rule.words) else f"-A {rule.chain}"
             verb = f"-D {rule.chain}" if more < 0 else verb
             lines += [f"{verb} {rule.words}"] * abs(more)
     if lines:

@@ -79,7 +79,7 @@ class SetEntry(NamedTuple):
 class RangeRule(NamedTuple):
     """A rule, in the words of iptables-save without `-A CHAIN`.
 
-    Its target decides its place in the chain; see `is_leading`. `stray`: the kernel has the rule at a wrong place.
+    Its target decides its place in the chain; see `must_precede`. `stray`: the kernel has the rule at a wrong place.
     """
 
     table: str

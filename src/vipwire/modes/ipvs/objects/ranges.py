@@ -44,7 +44,7 @@ DYNAMIC: Final = frozenset(
 _LAST: Final = frozenset({"ACCEPT", "DROP", STRAYS})
 
 
-def is_leading(words: str) -> bool:
+def must_precede(words: str) -> bool:
     """Report whether a rule has to precede the rules that end the chain."""
     return find_rule_target(words) not in _LAST
 

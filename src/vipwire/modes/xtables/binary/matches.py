@@ -253,5 +253,5 @@ def decode_match(family: Family, found: Extension) -> str:
         raise UnknownRuleError(f"unknown match: {found.name!r}")
     words = codec.write(family, found.data)
     if codec.read(family, words).ljust(codec.size, b"\0") != found.data:
-        raise UnknownRuleError(f"more than these words say: {words!r}")
+        raise UnknownRuleError(f"the match has more options than these words: {words!r}")
     return f"{found.name} {words}".rstrip()
