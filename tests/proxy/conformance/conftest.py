@@ -26,7 +26,7 @@ from vipwire.model.net import Family, Protocol
 ClusterWith = Callable[..., Cluster]
 Clusters: TypeAlias = "OrderedDict[tuple[object, ...], Cluster]"
 MOST_CLUSTERS = 8
-"""Clusters at a time in each process. A proxy takes CPU time, and two of a user's 128 inotify instances."""
+"""Clusters at a time in each process. A proxy has two of a user's 128 inotify instances."""
 _FAMILIES = frozenset(family.value for family in Family)
 
 
