@@ -12,6 +12,7 @@ from vipwire_l7.haproxy.mirrors import write_auth_rules, write_mirror_filters
 from vipwire_l7.haproxy.slots import Slots
 from vipwire_l7.haproxy.words import Word, write_line, write_literal, write_plain, write_plain_words, write_quoted
 from vipwire_l7.plan.policy import (
+    PLAIN,
     Affinity,
     Algorithm,
     BackendProtocol,
@@ -54,7 +55,6 @@ counts. HAProxy 2.6 reads the option from a server's line only.
 
 SPARES, SPARE_SLOTS = "spares", 8
 """The map from a spare backend, and its servers, to the pool that uses it."""
-_PLAIN = Policy()
 Pairs = Iterable[tuple[str, str]]
 
 
@@ -97,12 +97,12 @@ def name_spares(pools: int) -> tuple[str, ...]:
 
 
 def fits_spare(pool: Pool) -> bool:
-    return pool.policy == _PLAIN and bool(pool.service.name) and not pool.external
+    return pool.policy == PLAIN and bool(pool.service.name) and not pool.external
 
 
 def write_spare(name: str, layout: Layout) -> str:
     """Write a backend for a pool that comes while HAProxy runs. The access log gets the pool's name from a map."""
-    pool = Pool(name, ObjectName("", ""), BackendPort("", 0), _PLAIN)
+    pool = Pool(name, ObjectName("", ""), BackendPort("", 0), PLAIN)
     note = f"http-request set-var(txn.spare) be_name,map_str({layout.get_map_path(SPARES)})"
     noted = write_line(note) + "\n" if layout.access_log else ""
     return write_backend(pool, layout) + noted + _write_slots((None,) * SPARE_SLOTS)

@@ -320,13 +320,22 @@ def name_certificate(secret: ObjectName) -> str:
     return f"{secret.namespace}_{secret.name}.pem"
 
 
-@lru_cache(maxsize=16384)
 def name_pool(service: ObjectName, port: int, policy: Policy) -> str:
     """Name a pool: `namespace:service:port`, and a digest of its policy unless it is the plain one.
 
     The parts are DNS labels, so that no two pools share a name.
     """
-    plain = f"{service.namespace}:{service.name}:{port}"
+    return _name_plain_pool(service, port) if policy is PLAIN else _name_pool(service, port, policy)
+
+
+@lru_cache(maxsize=16384)
+def _name_plain_pool(service: ObjectName, port: int) -> str:
+    return f"{service.namespace}:{service.name}:{port}"
+
+
+@lru_cache(maxsize=16384)
+def _name_pool(service: ObjectName, port: int, policy: Policy) -> str:
+    plain = _name_plain_pool(service, port)
     return plain if policy == PLAIN else f"{plain}:{_hash_text(repr(astuple(policy)))}"
 
 

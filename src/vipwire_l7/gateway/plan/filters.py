@@ -11,7 +11,7 @@ from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.plan.matching.expressions import Unsupported
 from vipwire_l7.gateway.plan.matching.matches import PathMatch
 from vipwire_l7.gateway.watch import rule_wire
-from vipwire_l7.plan.policy import Affinity, Cors, ExternalAuth, Location, Policy, Reply, Rewrite
+from vipwire_l7.plan.policy import PLAIN, Affinity, Cors, ExternalAuth, Location, Policy, Reply, Rewrite
 from vipwire_l7.plan.sites import Match, Mode
 from vipwire_l7.watch.convert import PATH, is_host
 
@@ -67,7 +67,7 @@ def read_filters(
     filters: Iterable[rule_wire.Filter], path: PathMatch, listener: Listener, policy: Policy | None = None
 ) -> Filters:
     """Add the filters of a rule or a backend to `policy`, for one match of the rule at one listener."""
-    policy, mirrors, auth, body = policy or Policy(), [], None, ""
+    policy, mirrors, auth, body = policy or PLAIN, [], None, ""
     for each in filters:
         if each.type in _OF_RULES:
             policy = _OF_RULES[each.type](policy, each)

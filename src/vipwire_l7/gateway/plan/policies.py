@@ -15,7 +15,7 @@ from vipwire_l7.gateway.plan.kinds.objects import GatewayWorld, Item, RouteObjec
 from vipwire_l7.gateway.plan.listeners import Listener
 from vipwire_l7.gateway.watch import rule_wire, wire
 from vipwire_l7.plan.annotations import AnnotationValues
-from vipwire_l7.plan.policy import Algorithm, BackendProtocol, Balance, Policy, inherit_policy
+from vipwire_l7.plan.policy import PLAIN, Algorithm, BackendProtocol, Balance, Policy, inherit_policy
 from vipwire_l7.plan.policy_fields import BACKEND, TRAFFIC, Target, read_fields, read_targets
 from vipwire_l7.plan.pool_policy import read_login, read_policy
 from vipwire_l7.plan.sites import ObjectField
@@ -146,7 +146,7 @@ def _attach_policy(made: Policies, policy: Item, asked: PolicyContent, here: "_P
 
 def _read_traffic_policy(policy: Item, world: GatewayWorld) -> PolicyContent:
     if not isinstance(policy.spec, dict):
-        return PolicyContent(Policy(), ("spec is no object",), closed=True)
+        return PolicyContent(PLAIN, ("spec is no object",), closed=True)
     values, strange = read_fields(policy.spec, TRAFFIC)
     annotations = AnnotationValues(values)
     owner = ObjectField(policy.kind.value, policy.name, "spec.basicAuth")
@@ -159,9 +159,9 @@ def _read_traffic_policy(policy: Item, world: GatewayWorld) -> PolicyContent:
 
 def _read_backend_policy(policy: Item) -> PolicyContent:
     if not isinstance(policy.spec, dict):
-        return PolicyContent(Policy(), ("spec is no object",))
+        return PolicyContent(PLAIN, ("spec is no object",))
     values, strange = read_fields(policy.spec, BACKEND)
-    return PolicyContent(Policy() if strange else read_policy(AnnotationValues({**_COOKIE, **values}), None), strange)
+    return PolicyContent(PLAIN if strange else read_policy(AnnotationValues({**_COOKIE, **values}), None), strange)
 
 
 @dataclass(frozen=True, slots=True)

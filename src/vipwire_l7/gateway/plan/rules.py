@@ -28,7 +28,7 @@ from vipwire_l7.gateway.plan.matching.precedence import Entry
 from vipwire_l7.gateway.plan.targets import Targets, check_weight
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.expressions import find_literal_prefix, is_costly
-from vipwire_l7.plan.policy import BackendProtocol, Policy, replace_client_certificate
+from vipwire_l7.plan.policy import PLAIN, BackendProtocol, Policy, replace_client_certificate
 from vipwire_l7.plan.sites import CLOSED, Match, Pool
 from vipwire_l7.watch.compact import share_equal
 
@@ -140,7 +140,7 @@ def _may_miss(
     if match.path.match is not Match.EXPRESSION or not is_costly(match.path.path):
         return False
     policies, world = targets.frame.policies, targets.world
-    policy = policies.complete_rule_policy(route, rule, attachment.listener, Policy(), world)
+    policy = policies.complete_rule_policy(route, rule, attachment.listener, PLAIN, world)
     return policy is None or bool(policy.guard) or bool(_list_auth_filters(rule))
 
 
@@ -207,7 +207,7 @@ def _plan_rule_shares(
             )
         elif found is not None:
             service, port = found
-            pool = Pool(f"udp:{service.name}:{port.number}", service.name, port, Policy())
+            pool = Pool(f"udp:{service.name}:{port.number}", service.name, port, PLAIN)
         read.add_verdict(verdict)
         if weight:
             yield pool, weight

@@ -18,6 +18,7 @@ from vipwire_l7.gateway.plan.matching.expressions import Unsupported
 from vipwire_l7.gateway.watch import rule_wire
 from vipwire_l7.plan.destinations import REASON
 from vipwire_l7.plan.policy import (
+    PLAIN,
     BackendProtocol,
     MirrorTarget,
     Policy,
@@ -66,7 +67,7 @@ class Targets:
         policy = replace(filters.policy, mirrors=mirrors) if mirrors else filters.policy
         if filters.auth is not None:
             spoken = BackendProtocol.H2 if filters.auth.protocol == "GRPC" else None
-            server, verdict = self.find_backend_target(route, filters.auth.backend_ref, Policy(), spoken)
+            server, verdict = self.find_backend_target(route, filters.auth.backend_ref, PLAIN, spoken)
             verdicts.append(verdict)
             if server == BROKEN:
                 return self._choose_broken_target(route, policy), verdict
@@ -93,6 +94,8 @@ class Targets:
     def split_requests(self, parts: Iterable[tuple[str, int]]) -> str:
         """Split requests by weight, and return the name of the split. At least one weight is above 0."""
         given = tuple(parts)
+        if len(given) == 1:
+            return given[0][0]
         weighed = [(target, weight) for target, weight in given if weight > 0]
         divisor = gcd(*(weight for _, weight in weighed))
         least = tuple((to, weight // divisor) for to, weight in weighed)
@@ -170,7 +173,9 @@ class Targets:
         if policy.verify is None and policy.protocol not in (BackendProtocol.HTTPS, BackendProtocol.H2S):
             policy = replace_client_certificate(policy, "")
         policy = self.frame.policies.complete_pool_policy(service.name, port, policy)
-        policy = share_equal(add_session_mark(policy, service.name, port.number))
+        policy = add_session_mark(policy, service.name, port.number)
+        if policy is not PLAIN:
+            policy = share_equal(policy)
         name = name_pool(service.name, port.number, policy)
         self.pools.setdefault(name, Pool(name, service.name, port, policy, service.external))
         return name
@@ -210,7 +215,7 @@ class Targets:
         """Resolve the mirrors of a rule. One that cannot be resolved is ignored and reported in the status."""
         mirrors, verdict = list[MirrorTarget](), yes("ResolvedRefs")
         for mirror in filters.mirrors:
-            target, found = self.find_backend_target(route, mirror.backend_ref, Policy(), protocol)
+            target, found = self.find_backend_target(route, mirror.backend_ref, PLAIN, protocol)
             if not found.holds:
                 verdict = found
             part, whole = read_mirrored_share(mirror) if target != BROKEN else (0, 0)

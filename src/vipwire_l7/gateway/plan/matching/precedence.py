@@ -12,7 +12,7 @@ beside 400 paths are 160,000 rules, for which HAProxy takes half a gigabyte. `pl
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from vipwire_l7.gateway.plan.kinds.objects import RouteObject
@@ -44,7 +44,11 @@ class Entry:
         return replace(self, match=replace(ALL, path=path), target=CLOSED)
 
 
-def order_matches(site: str, entries: Iterable[Entry]) -> tuple[tuple[Route, ...], tuple[Choice, ...]]:
+def order_matches(site: str, entries: Sequence[Entry]) -> tuple[tuple[Route, ...], tuple[Choice, ...]]:
+    if len(entries) == 1 and not is_tried(entries[0]):  # the common case, kept cheap
+        (only,) = entries
+        owner, wanted = only.route, only.match.path
+        return (Route(site, wanted.match, wanted.path, only.target, owner.name, owner.kind.value),), ()
     by_breadth: dict[tuple[bool, int] | tuple[()], list[Entry]] = {}
     for each in entries:
         by_breadth.setdefault(each.breadth, []).append(each)
