@@ -148,19 +148,26 @@ def read_elements(
         pairs = (
             _read_by_keys(netlink, family, item, found) if item.count is not None and item.count >= large else None
         )
-        read = dict(_list_elements(netlink, family, item, ahead) if pairs is None else pairs)
-        found[item.name] = read if planned is None or item.name not in BLOCKED else _pool(item.name, read, planned)
+        listed = _list_elements(netlink, family, item, ahead) if pairs is None else pairs
+        blocked = planned is not None and item.name in BLOCKED
+        found[item.name] = _pool(item.name, listed, planned or {}) if blocked else dict(listed)
     elements: Elements = {}
     for name in tuple(found):
         elements.update(found.pop(name))
     return elements
 
 
-def _pool(name: str, found: Elements, planned: Planned) -> Elements:
+def _pool(name: str, listed: Iterable[tuple[ObjectKey, Object]], planned: Planned) -> Elements:
     """Form blocks of the plain elements of a map."""
-    slots = {key: value for (_, key), value in found.items() if isinstance(value, bytes)}
-    others = {each: value for each, value in found.items() if not isinstance(value, bytes)}
-    return {**others, **{(name, key): block for key, block in form_blocks(slots, planned.get(name, ()))}}
+    slots: dict[bytes, bytes] = {}
+    found: Elements = {}
+    for key, value in listed:
+        if isinstance(value, bytes):
+            slots[key[1]] = value
+        else:
+            found[key] = value
+    found.update(((name, key), block) for key, block in form_blocks(slots, planned.get(name, ())))
+    return found
 
 
 def _order_map(item: SetDeclaration) -> int:
