@@ -16,8 +16,8 @@ The hosts of a frontend end with its mark (`a.example.com:8080/path/`), so that 
 though all look up the same maps. Only prefixes have a map for each frontend: where a frontend has no other routes,
 its hosts need no mark, and HAProxy looks them up as clients send them (`write_plain_search`).
 
-Each step costs every request time, so a frontend has only the steps that some route needs (`Lookups`). The first
-route that needs another step needs a reload. HAProxy denies a path that servers read differently if another reading
+Each step costs every request time, so a frontend has only the steps that some route needs (`Lookups`), and usual
+requests skip them where they can (`write_usual_rules`). The first route that needs another step needs a reload. HAProxy denies a path that servers read differently if another reading
 leads elsewhere (`readings`). Where a regular expression guards, HAProxy denies long paths (414), for an expression
 that exceeds PCRE's limits counts as no match.
 """
@@ -38,10 +38,14 @@ from vipwire_l7.haproxy.readings import APART, READ, write_doubt_rules, write_pa
 from vipwire_l7.haproxy.request_rules import (
     HOST,
     NOTE_PATH,
+    USE_TARGET,
     write_answer_backends,
+    write_denial_rules,
     write_header_rules,
     write_log_rules,
     write_plain_search,
+    write_session_rules,
+    write_usual_rules,
 )
 from vipwire_l7.haproxy.words import write_line, write_plain, write_plain_words, write_quoted
 from vipwire_l7.plan.expressions import is_costly
@@ -67,7 +71,6 @@ _NAMES = {Mode.TLS: "req.ssl_sni,lower", Mode.TLS_ENDED: "ssl_fc_sni,lower"}
 _SITES_IN_A_LINE = 20
 _ONE_LABEL = 0
 """Stands for a wildcard in place of the first label of a host."""
-_USE_TARGET = write_line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}")
 _MISSING = "unless {{ var(txn.target) -m found }}"
 Bounded = tuple[str, int]
 """A site where regular expressions guard, and the maximum length of its paths: PCRE gives up on longer paths."""
@@ -275,29 +278,35 @@ def _write_client_verification(frontend: Frontend, layout: Layout) -> str:
 
 
 def _write_http(frontend: Frontend, lookups: Lookups, layout: Layout) -> tuple[list[str], list[str]]:
-    head = [*_write_binds(frontend, layout, " alpn h2,http/1.1"), *write_log_rules(layout)]
-    head += write_header_rules(layout, _write_scheme(frontend, layout))
-    if not lookups.plain or layout.access_log:
-        head.append(NOTE_PATH)
+    head = [*_write_binds(frontend, layout, " alpn h2,http/1.1"), *_write_session_rules(frontend, lookups, layout)]
+    head += [*write_log_rules(layout), *write_header_rules(layout, _write_scheme(frontend, layout))]
+    if lookups.plain:
+        head += write_usual_rules()
+    head += [*write_denial_rules(), *_write_search(frontend, lookups, layout)]
     tail: list[str] = []
-    site = _write_site_fetch(frontend, lookups)
     if APART in lookups.maps:
+        site = _write_site_fetch(frontend, lookups)
         tail += write_path_rules(
             site,
             layout.get_map_path(APART),
             lambda written: _write_target_search(site, lookups, layout, READ, written),
             lookups.expressions,
         )
-    if lookups.plain:
-        tail += write_plain_search(layout.get_map_path(lookups.prefixes))
-    else:
-        head += _write_search(frontend, lookups, layout)
-        tail.append(_USE_TARGET)
+    tail += write_plain_search(layout.get_map_path(lookups.prefixes)) if lookups.plain else (USE_TARGET,)
     tail.append(write_line("default_backend {}", write_plain(NOWHERE)))
     return head, tail
 
 
+def _write_session_rules(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+    yield from write_session_rules(layout)
+    if "listeners" in lookups.maps:
+        yield write_line("tcp-request session set-var(sess.name) ssl_fc_sni,lower")
+        yield from _write_listener_search("tcp-request session", "sess", "name", frontend, layout)
+
+
 def _write_search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:
+    if not layout.access_log:
+        yield NOTE_PATH
     if not lookups.maps.isdisjoint(("sites", "listeners")):
         yield write_line(f"http-request set-var(txn.host) {HOST}")
     if "listeners" in lookups.maps:
@@ -352,6 +361,12 @@ def _write_site_search(rule: str, frontend: Frontend, lookups: Lookups, layout: 
     )
 
 
+def _write_listener_search(rule: str, scope: str, name: str, frontend: Frontend, layout: Layout) -> Iterator[str]:
+    default = EVERY_HOST if EVERY_HOST in frontend.hosts else ""
+    search = (layout.get_map_path("listeners"), list_wildcard_depths(frontend.hosts), default)
+    yield from _write_host_search(rule, f"{scope}.listener", f"{scope}.{name}", frontend, search)
+
+
 def _write_host_search(
     rule: str, into: str, name: str, frontend: Frontend, search: tuple[str, tuple[int, ...], str]
 ) -> Iterator[str]:
@@ -375,11 +390,7 @@ def _write_misdirected_answer(frontend: Frontend, layout: Layout) -> Iterator[st
 
     Browsers send requests for all hosts of a certificate over one connection.
     """
-    default = EVERY_HOST if EVERY_HOST in frontend.hosts else ""
-    search = (layout.get_map_path("listeners"), list_wildcard_depths(frontend.hosts), default)
-    yield write_line("tcp-request session set-var(sess.name) ssl_fc_sni,lower")
-    yield from _write_host_search("tcp-request session", "sess.listener", "sess.name", frontend, search)
-    yield from _write_host_search("http-request", "txn.listener", "txn.host", frontend, search)
+    yield from _write_listener_search("http-request", "txn", "host", frontend, layout)
     same = "!{{ var(txn.listener),strcmp(sess.listener) eq 0 }}"
     yield write_line(
         f"http-request return status 421 if {{{{ ssl_fc_has_sni }}}} {{{{ var(txn.listener) -m found }}}} {same}"
@@ -387,14 +398,14 @@ def _write_misdirected_answer(frontend: Frontend, layout: Layout) -> Iterator[st
 
 
 def _write_tcp(frontend: Frontend, lookups: Lookups, layout: Layout) -> tuple[list[str], list[str]]:
-    head = [write_line("mode tcp"), *_write_binds(frontend, layout), write_line("option tcplog")]
+    head = [write_line("mode tcp"), write_line("no option idle-close-on-response"), *_write_binds(frontend, layout)]
     if frontend.mode is Mode.TCP:
         key = write_plain(lookups.make_key(EVERY_HOST + frontend.mark, ""))
         found = f"str({key}),map_str({layout.get_map_path(lookups.prefixes)})"
         head.append(write_line("tcp-request content set-var(txn.target) {}", write_quoted(found)))
     else:
         head += _write_sni_search(frontend, lookups, layout)
-    return head, [_USE_TARGET, write_line("default_backend {}", write_plain(REFUSED))]
+    return head, [USE_TARGET, write_line("default_backend {}", write_plain(REFUSED))]
 
 
 def _write_sni_search(frontend: Frontend, lookups: Lookups, layout: Layout) -> Iterator[str]:

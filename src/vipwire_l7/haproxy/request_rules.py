@@ -8,7 +8,11 @@ from vipwire_l7.plan.sites import BROKEN, CLOSED, NOWHERE, REFUSED, UNAVAILABLE
 
 HOST = "req.hdr(host,1),host_only,lower,rtrim(.)"
 NOTE_PATH = write_line("http-request set-var(txn.path) path")
+USE_TARGET = write_line("use_backend %[var(txn.target)] if {{ var(txn.target) -m found }}")
+_SET_PATH = write_line("http-request set-uri %[pathq] if !{{ url -m beg / }} {{ path -m beg / }}")
 _NO_HOST = "[^A-Za-z0-9._:*%[\\]-]"
+_UNUSUAL_HOST = r"[^a-z0-9.-]|\.$"
+_USUAL_URL = r"^(?=/)(?:/(?!\.{1,2}(?:[/?]|$))[A-Za-z0-9._~-]+)*+/?(?:\?|$)"
 _TOLD = (
     r"forwarded|proxy|front\Wend\Whttps|(?:x\W)?(?:real|client|cluster\Wclient)\Wip"
     r"|x\W(?:(?:forwarded|original|envoy)(?:\W.*)?|rewrite\Wurl|(?:url\W)?scheme|(?:http\W)?host(?:\Woverride)?)"
@@ -26,16 +30,38 @@ _LOG_FORMAT = (
 
 
 def write_plain_search(file: str) -> Iterator[str]:
-    """Look up host and path in one map.
+    """Look up host and path in one map: as the client sent them, unless `write_usual_rules` found more to do.
 
-    HAProxy first looks them up as the client sent them, which suffices for most requests: to write the host in lower
-    case without a port takes twice the time. An unknown or empty name goes to the default backend.
+    To write the host in lower case without a port takes twice the time. An unknown or empty name goes to the default
+    backend.
     """
-    sent = f"base,concat(/),map_beg({file}),set-var(txn.target)"
-    yield write_line(f"use_backend %[var(txn.target)] if {{{{ {sent} -m found }}}}")
-    # The condition is always true: it stores the path, where there is one.
-    always = "{{ path,set-var(txn.path) -m found }} or TRUE"
-    yield write_line(f"use_backend %[{HOST},concat(,txn.path,/),map_beg({file})] if {always}")
+    yield USE_TARGET
+    yield write_line(f"use_backend %[base,concat(/),map_beg({file})]")
+
+
+def write_usual_rules() -> Iterator[str]:
+    """Skip the further rules for a usual request: its path has one reading, and its host is written as in maps.
+
+    That is most requests of HTTP/1.1. Requests of HTTP/2 have an absolute URL in HAProxy, which the second rule makes
+    a path.
+    """
+    usual = write_line(
+        "http-request allow if {{ url -m reg {} }} !{{ req.fhdr(host) -m reg {} }}",
+        write_quoted(_USUAL_URL),
+        write_quoted(_UNUSUAL_HOST),
+    )
+    yield from (usual, _SET_PATH, usual)
+
+
+def write_denial_rules() -> Iterator[str]:
+    """Deny requests without a path or a valid host."""
+    # A tunnel (CONNECT) would bypass all access controls. Of an absolute URL, only host and path are compared.
+    yield write_line("http-request deny deny_status 400 if {{ req.fhdr(host) -m reg {} }}", write_quoted(_NO_HOST))
+    star = "{{ method OPTIONS }} {{ url -m str * }}"
+    yield write_line(
+        f"http-request deny deny_status 400 unless {{{{ url -m beg / }}}} or {{{{ path -m beg / }}}} or {star}"
+    )
+    yield _SET_PATH
 
 
 def write_answer_backends() -> str:
@@ -65,36 +91,33 @@ def write_log_rules(layout: Layout) -> Iterator[str]:
         )
         yield write_line(f"http-request set-var(txn.host) {HOST}")
         yield write_line("http-request set-var(txn.method) method")
+        yield NOTE_PATH
+
+
+def write_session_rules(layout: Layout) -> Iterator[str]:
+    """Write the rules for connections. HAProxy runs them before those for requests."""
+    if not layout.trust_forwarded:
+        # Writing an address as text is a third of the cost of its header, so it is done once for each connection.
+        yield write_line("tcp-request session set-var(sess.client) src,concat()")
 
 
 def write_header_rules(layout: Layout, scheme: str) -> Iterator[str]:
-    """Deny requests without a path or a valid host, and send Pods the client's address and scheme.
+    """Send Pods the client's address and scheme.
 
     HAProxy removes such headers that clients sent, unless it trusts them (`trust_forwarded`).
     """
-    # A tunnel (CONNECT) would bypass all access controls. Of an absolute URL, only host and path are compared.
-    yield write_line("http-request deny deny_status 400 if {{ req.fhdr(host) -m reg {} }}", write_quoted(_NO_HOST))
-    star = "{{ method OPTIONS }} {{ url -m str * }}"
-    yield write_line(
-        f"http-request deny deny_status 400 unless {{{{ url -m beg / }}}} or {{{{ path -m beg / }}}} or {star}"
-    )
-    yield write_line("http-request set-uri %[pathq] if !{{ url -m beg / }} {{ path -m beg / }}")
-    said = {"For": "%[var(sess.client)]", "Proto": scheme, "Host": "%[req.fhdr(host)]"}
+    said = {"For": "%[var(sess.client)]", "Proto": scheme, "Host": "%[req.fhdr(host,1)]"}
     if layout.trust_forwarded:
         said["For"] = "%[src]"
         yield write_line("http-request set-src req.hdr_ip(x-forwarded-for,-1)")
-    else:
-        # Writing an address as text is a third of the cost of its header, so it is done once for each connection.
-        yield write_line("tcp-request session set-var(sess.client) src,concat()")
-    form = f"^(?!{_WITH_DASHES}$)(?:{_TOLD})$" if layout.trust_forwarded else f"^(?:{_TOLD})$"
-    yield write_line("http-request del-header {} -m reg", write_quoted(form))
+    # HTTP/2 by Upgrade (h2c) is a tunnel to the Pod that bypasses all access controls; RFC 9113 removed it.
+    upgrades = "{{ req.fhdr(connection) -m sub -i upgrade }} !{{ req.fhdr(upgrade) -m sub -i h2c }}"
+    yield write_line(f"http-request del-header Upgrade unless {upgrades}")
+    # A proxy in a Pod removes the headers that `Connection` names (RFC 9110 7.6.1), such as those below.
+    told = f"(?!{_WITH_DASHES}$)(?:{_TOLD})" if layout.trust_forwarded else _TOLD
+    yield write_line("http-request del-header {} -m reg", write_quoted(f"^(?:connection|{told})$"))
+    yield write_line("http-request add-header Connection Upgrade if {{ req.fhdr(upgrade) -m found }}")
     for name, value in said.items():
         kept = f" unless {{{{ req.hdr(x-forwarded-{name.lower()}) -m found }}}}" if layout.trust_forwarded else ""
-        yield write_line(f"http-request set-header X-Forwarded-{name} {value}{kept}")
-    # HTTP/2 by Upgrade (h2c) is a tunnel to the Pod that bypasses all access controls; RFC 9113 removed it.
-    yield write_line("http-request del-header Upgrade if {{ req.hdr(upgrade) -m sub -i h2c }}")
-    # A proxy in a Pod removes the headers that `Connection` names (RFC 9110 7.6.1), such as those above.
-    upgrades = "{{ req.hdr(connection) -m sub -i upgrade }}"
-    yield write_line(f"http-request set-header Connection Upgrade if {upgrades}")
-    yield write_line(f"http-request del-header Connection if {{{{ req.hdr(connection) -m found }}}} !{upgrades}")
+        yield write_line(f"http-request add-header X-Forwarded-{name} {value}{kept}")
     yield write_line("http-request disable-l7-retry unless {{ method GET HEAD OPTIONS }}")

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 from tests.l7.ingress.site import PATIENCE, Site, endpoint_slice, in_site, ingress, rule, secret, site
 
-pytestmark = pytest.mark.attack
+pytestmark = [pytest.mark.attack, pytest.mark.haproxy]
 
 POD, OTHER = "127.0.0.11", "127.0.0.12"
 NGINX = "nginx.ingress.kubernetes.io"
@@ -158,7 +158,6 @@ MALFORMED: tuple[Sequence[str], ...] = (
     (*POST, "Transfer-Encoding: chunked", "", "ffffffffffffffffff"),
     ("GET / HTTP/1.1", "Host: a.example.com", "Host: b.example.com"),
     ("GET http://a.example.com/ HTTP/1.1", "Host: b.example.com"),
-    ("GET http://a.example.com HTTP/1.1", "Host: a.example.com"),
     ("GET a.example.com HTTP/1.1", "Host: a.example.com"),
     ("GET * HTTP/1.1", "Host: a.example.com"),
     ("GET x/y HTTP/1.1", "Host: a.example.com"),
@@ -187,6 +186,46 @@ async def test_requests_that_two_could_read_differently_reach_no_pod(here: Site)
     assert await sent(here.http, *both, body=smuggled) == "200"
     assert here.served == [POD] * 2
     assert (await here.curl("http://a.example.com/")).code == 200
+
+
+@in_site()
+async def test_an_absolute_url_without_a_path_leads_to_the_root_at_most(here: Site) -> None:
+    """HAProxy 2.6 reads no path there, so vipwire denies the request; newer ones read `/`."""
+    await here.pods("web", POD)
+    here.put(ingress("web", rule("a.example.com", "/")))
+    await here.settled()
+    answer = await here.curl("http://a.example.com/", "--request-target", "http://a.example.com")
+    assert answer.code == 400 or answer.seen["path"] == "/"
+
+
+@in_site()
+async def test_pods_are_asked_to_upgrade_only_where_the_client_asks_on_its_connection(here: Site) -> None:
+    await here.pods("web", POD)
+    here.put(ingress("web", rule("a.example.com", "/")))
+    await here.settled()
+    for connection, upgrade, seen in (
+        ("upgrade, x-forwarded-for", "other", ("Upgrade", "other")),
+        ("keep-alive", "other", (None, None)),
+        ("upgrade, http2-settings", "h2c", (None, None)),
+    ):
+        flags = ("--http1.1", "-H", f"Connection: {connection}", "-H", f"Upgrade: {upgrade}")
+        headers = (await here.curl("http://a.example.com/", *flags)).seen["headers"]
+        assert (headers.get("connection"), headers.get("upgrade")) == seen
+        assert headers["x-forwarded-for"] == "127.0.0.1"
+
+
+@in_site()
+async def test_a_host_as_no_map_has_it_leads_to_its_own_path_alone(here: Site) -> None:
+    """A path in the Host header would lead to the rule of another path."""
+    await here.pods("web", POD)
+    await here.pods("inner", OTHER)
+    here.put(ingress("web", rule("a.example.com", "/"), rule("a.example.com", "/inner", service="inner")))
+    await here.settled()
+    for host in ("a.example.com/inner", "a.example.com/inner/x", "/a.example.com"):
+        assert await sent(here.http, "GET /x HTTP/1.1", f"Host: {host}") == "400", host
+    for host in ("A.example.com", "a.example.com.", "a.example.com:80"):
+        for path, pod in (("/x", POD), ("/inner", OTHER), ("/inner?/../x", OTHER), ("/innerer", POD)):
+            assert (await here.curl(f"http://a.example.com{path}", "-H", f"Host: {host}", "--path-as-is")).pod == pod
 
 
 @in_site()

@@ -71,8 +71,7 @@ def test_a_frontend_of_prefixes_finds_hosts_as_clients_send_them_in_a_map_of_its
     assert (live.maps[FIRST], live.maps[SECOND]) == ({"a.org/x/": "pool"}, {"a.org/": "pool"})
     assert live.maps["prefixes"] == {}
     text = live.write_text("mark")
-    assert f"use_backend %[var(txn.target)] if {{ base,concat(/),map_beg(/run/x/{FIRST}.map)" in text
-    assert "http-request set-var(txn.path) path" not in text
+    assert f"use_backend %[base,concat(/),map_beg(/run/x/{FIRST}.map)]" in text
     more = two_frontends(route("a.org:80", "/x"), route("a.org:443", ""), route("b.org:443", ""))
     assert compare_configurations(live, more).commands == (f"add map /run/x/{SECOND}.map <<\nb.org/ pool\n",)
 
