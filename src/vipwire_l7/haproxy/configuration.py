@@ -298,9 +298,21 @@ def write_route_expression(route: Route, longest: int = 0) -> str:
 
 def write_process_sections(layout: Layout, mark: str, *, mirrors: bool = False) -> str:
     """Write `global` and `defaults`. `mark` identifies the configuration in `show info`."""
-    # HAProxy 2.6 crashes when filters of several threads share one Lua state, as with `lua-load`.
-    lua = [write_line("lua-load-per-thread {}", write_quoted(layout.get_path(MIRROR_FILE)))] if mirrors else []
+    lua = _write_lua_loading(layout) if mirrors else ()
     return "\n".join([*_write_global(layout, mark), *lua, *_write_defaults()]) + "\n"
+
+
+def _write_lua_loading(layout: Layout) -> Iterator[str]:
+    # HAProxy 2.9 and newer forward data past a filter, and lose a stream's third message.
+    yield ".if version_atleast(2.9)"
+    yield from (write_line("expose-experimental-directives"), write_line("tune.disable-fast-forward"))
+    yield ".endif"
+    # HAProxy 3.1 and newer warn unless this option is set.
+    yield ".if version_atleast(3.1)"
+    yield write_line("tune.lua.bool-sample-conversion normal")
+    yield ".endif"
+    # HAProxy 2.6 crashes when filters of several threads share one Lua state, as with `lua-load`.
+    yield write_line("lua-load-per-thread {}", write_quoted(layout.get_path(MIRROR_FILE)))
 
 
 def _write_global(layout: Layout, mark: str) -> Iterator[str]:

@@ -37,7 +37,7 @@ _OF_A_RELOAD, _LONGEST_PAUSE, _MANY_WORKERS = 5.0, 30.0, 3
 _FILES = re.compile(r"Cannot raise FD limit to (\d+), limit is (\d+)")
 _AT_LINE = re.compile(r"haproxy\.cfg:(\d+)\]")
 _EXPRESSION = re.compile(r"regex '([^']*)'")
-_TAKEN = re.compile(r"frontend ([^\s:]+:\S+): cannot (?:bind|create)")
+_TAKEN = re.compile(r"frontend ([^\s:]+:\S+): (?:protocol \S+: )?cannot (?:bind|create)")
 _CERTIFICATE = re.compile(r"'[^']*/([^/']+\.pem)'")
 
 
