@@ -2,9 +2,7 @@
 
 `python -m bench.gateway_instructions` (needs haproxy, wrk and valgrind; loopback only) counts with one host and with
 a thousand: requests one after the other on one connection, and on 32 concurrent connections. Unlike the times of
-bench.gateway, the former do not depend on other load; `bench.ingress_instructions` says what is counted. A second
-configuration by hand removes `Upgrade: h2c` from requests, as vipwire's does: otherwise a client's HTTP/2 in HTTP/1.1
-bypasses all rules of HAProxy.
+bench.gateway, the former do not depend on other load; `bench.ingress_instructions` says what is counted.
 """
 
 import json
@@ -15,12 +13,11 @@ from pathlib import Path
 
 from bench.gateway import put_routes
 from bench.ingress import ANSWERING, CASES, HOST, Case, by_hand, haproxy, load
-from bench.ingress_instructions import Asking, connected, counted, instructions
+from bench.ingress_instructions import Asking, connected, instructions
 from tests.fakes.ports import free_port
 from tests.l7.gateway.site import gateways, list_all
 
 ONE, THOUSAND = (Case(each.name, (*each.hosts[1:], HOST)) for each in CASES if not each.sticky and not each.tls)
-_NO_H2C = "    http-request del-header Upgrade if { req.hdr(upgrade) -m sub -i h2c }\n"
 
 
 def ours(case: Case, folder: Path, pod: int, port: int) -> str:
@@ -40,7 +37,7 @@ def at_once(case: Case, folder: Path) -> Asking:
 
     def asking(port: int) -> Iterator[int]:
         connected(port).close()
-        for seconds in (3, 10):
+        for seconds in (1, 4):
             yield load(case, folder, port, seconds)[0]
 
     return asking
@@ -54,17 +51,13 @@ def main() -> None:
             for case in (ONE, THOUSAND):
                 own = folder / f"{len(case.hosts)}"
                 own.mkdir()
-                hand = by_hand(case, own, port, pod)
-                texts = {"by hand": hand, "vipwire": ours(case, own, pod, port)}
-                texts["by hand, no h2c"] = hand.replace("    use_backend", f"{_NO_H2C}    use_backend")
+                texts = {"by hand": by_hand(case, own, port, pod), "vipwire": ours(case, own, pod, port)}
                 found = {
-                    title: {
-                        **dict(counted(own, text, port)),
-                        "at once": instructions(own, text, port, at_once(case, own)),
-                    }
-                    for title, text in texts.items()
+                    how: {title: instructions(own, text, port, asking) for title, text in texts.items()}
+                    for how, asking in (("one after the other", None), ("at once", at_once(case, own)))
                 }
-                print(json.dumps({case.name: found}, indent=2), flush=True)
+                ratios = {how: round(each["vipwire"] / each["by hand"], 3) for how, each in found.items()}
+                print(json.dumps({case.name: found, "ratios": ratios}, indent=2), flush=True)
 
 
 if __name__ == "__main__":
