@@ -5,12 +5,13 @@ SUDO := $(shell [ "$$(id -u)" = 0 ] || echo sudo)
 BIN := .venv/bin
 export PATH := $(PATH):/usr/sbin:/sbin
 
-.PHONY: help demo check test quick debian lint types imports pytest attack fuzz soak bench build deb tree image release release-test lock man docs diagrams recording site clean
+.PHONY: help demo check test quick debian haproxy lint types imports pytest attack fuzz soak bench build deb tree image release release-test lock man docs diagrams recording site clean
 
 help:
 	@echo "make demo    build a small cluster out of network namespaces and watch Services at work"
 	@echo "make check   linters, types, layers, unit tests and laws: under two minutes of CPU"
 	@echo "make test    linters, types, layers, and all tests; HOUSE=l7 those of one house (proxy, l7, up, lab, project)"
+	@echo "make haproxy SUITE=sid  the tests of layer 7 with the HAProxy of another suite of Debian's"
 	@echo "make attack  hostile clients, tenants, servers, users, disks and clocks against vipwire; SEED=7 draws others"
 	@echo "make fuzz    a million inputs for everything that reads what others write"
 	@echo "make soak    ten minutes of changes while everything goes wrong"
@@ -38,7 +39,7 @@ check: lint types imports quick
 # mypy has one process: what else takes no tests runs beside it.
 test: .venv/ready-for-test
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint types imports rewritten
-	@$(MAKE) --no-print-directory debian pytest
+	@$(MAKE) --no-print-directory debian haproxy pytest
 
 lint: .venv/ready-for-test
 	@$(BIN)/ruff check
@@ -87,6 +88,14 @@ quick: compiled
 # tests/project/test_plain_errors_on_debian.py runs the commands themselves on it.
 debian: compiled
 	@if [ -x .venv-debian/bin/python ] && [ -n "$(UNITS)" ]; then $(PYTEST:$(BIN)/%=.venv-debian/bin/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope -m 'outside and not kernel and (attack or not slow)' $(UNITS); fi
+
+# Layer 7 with the HAProxy of another suite of Debian's, which tests find by PATH. Without SUITE, only the tests whose result
+# may depend on HAProxy's version, with that of Debian 13; on Debian 13, with that of Debian 12.
+SUITE ?=
+OTHER = $(or $(SUITE),$(shell grep -qs '^VERSION_CODENAME=trixie' /etc/os-release && echo bookworm || echo trixie))
+haproxy: compiled
+	@if [ -z "$(filter-out l7,$(HOUSE))" ]; then scripts/setup haproxy $(OTHER) && \
+	$(PYTEST:$(BIN)/%=env PATH=$(CURDIR)/.venv/haproxy-$(OTHER):$(PATH) $(BIN)/%) -q $(AGAIN) -n $$(($$(nproc) + 1)) --dist loadscope $(if $(SUITE),,-m haproxy) tests/l7; fi
 
 # Four processes more than cores: guests and packets are waited for (tests/shares.py). One by one: `python -m pytest`.
 pytest: rewritten

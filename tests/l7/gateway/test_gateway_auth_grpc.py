@@ -11,6 +11,8 @@ import pytest
 from tests.l7.gateway.site import GatewaySite, gateways, list_all, service
 from tests.l7.gateway.test_gateway_auth import GATEWAY, OPEN, route
 
+pytestmark = pytest.mark.haproxy
+
 ADDRESS = "127.0.0.67"
 REJECTED = b"\x0a\x02\x08\x07"
 """A CheckResponse whose status is PERMISSION_DENIED."""

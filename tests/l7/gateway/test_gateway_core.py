@@ -5,7 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
+from tests.l7.configurations import check_configuration
 from tests.l7.gateway.site import GatewaySite, gateways, list_all, tls_secret
+
+pytestmark = pytest.mark.haproxy
 
 OBJECTS = """
 apiVersion: v1
@@ -328,6 +331,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
         made.settle()
         assert [each.failure for each in made.done] == [""]
         yield made
+
+
+def test_haproxy_warns_of_nothing(here: GatewaySite) -> None:
+    check_configuration(here.haproxy.folder)
 
 
 def test_requests_go_where_the_api_says(here: GatewaySite) -> None:

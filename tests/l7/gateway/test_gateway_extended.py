@@ -10,6 +10,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 import yaml
+from tests.l7.configurations import check_configuration
 from tests.l7.gateway.site import (
     PATIENCE,
     Answer,
@@ -25,6 +26,8 @@ from tests.l7.gateway.site import (
 from vipwire_l7.gateway.plan.kinds.objects import GatewaySetting
 from vipwire_l7.run.default_certificate import make_certificate
 from vipwire_l7.watch.objects import IngressKind
+
+pytestmark = pytest.mark.haproxy
 
 H2, SECURE, ODD = "127.0.0.90", "127.0.0.91", "127.0.0.92"
 PODS = """
@@ -397,6 +400,10 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewaySite]:
                 yield made
             finally:
                 process.terminate()
+
+
+def test_haproxy_warns_of_nothing(here: GatewaySite) -> None:
+    check_configuration(here.haproxy.folder)
 
 
 def test_response_headers_are_changed(here: GatewaySite) -> None:

@@ -10,6 +10,8 @@ from tests.l7.gateway.site import PATIENCE, GatewaySite, gateways, list_all, now
 
 from vipwire_l7.run.default_certificate import make_certificate
 
+pytestmark = pytest.mark.haproxy
+
 OBJECTS = """
 --- Gateway edge
 spec:

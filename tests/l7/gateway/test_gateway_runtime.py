@@ -8,6 +8,8 @@ from tests.l7.gateway.site import GatewaySite, gateways, list_all, tls_secret
 
 from vipwire_l7.watch.objects import IngressKind
 
+pytestmark = pytest.mark.haproxy
+
 EDGE = """
 --- Gateway edge
 spec:

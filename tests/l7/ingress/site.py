@@ -287,6 +287,7 @@ async def site(
         finally:
             for task in running:
                 task.cancel()
+            await asyncio.wait(running)
             await haproxy.stop(0.2)
             follower.close()
             for runner in here.runners.values():

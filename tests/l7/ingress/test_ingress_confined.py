@@ -17,7 +17,11 @@ from vipwire_l7.ingress.served import Ingresses
 from vipwire_l7.run.app import IngressProcess, Options
 from vipwire_l7.run.claim import claim_ingress
 
-pytestmark = [pytest.mark.attack, pytest.mark.skipif(os.geteuid() != 0, reason="a user is changed by root only")]
+pytestmark = [
+    pytest.mark.attack,
+    pytest.mark.haproxy,
+    pytest.mark.skipif(os.geteuid() != 0, reason="a user is changed by root only"),
+]
 WEB = rule("a.example.com", "/")
 
 

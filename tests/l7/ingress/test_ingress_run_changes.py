@@ -6,9 +6,12 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import aiohttp
+import pytest
 from tests.l7.ingress.site import Json, Site, endpoint, endpoint_slice, in_site, ingress, rule, service, site
 
 from vipwire_l7.run.rates import Rate, ReloadTurns
+
+pytestmark = pytest.mark.haproxy
 
 OLD = tuple(f"127.0.0.{number}" for number in range(21, 25))
 NEW = tuple(f"127.0.0.{number}" for number in range(31, 35))

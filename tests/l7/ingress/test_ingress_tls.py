@@ -16,6 +16,8 @@ from tests.l7.ingress.site import Site, certificate, in_site, ingress, rule, sec
 
 from vipwire_l7.run.default_certificate import make_certificate
 
+pytestmark = pytest.mark.haproxy
+
 POD = "127.0.0.11"
 
 
