@@ -303,10 +303,6 @@ def write_process_sections(layout: Layout, mark: str, *, mirrors: bool = False) 
 
 
 def _write_lua_loading(layout: Layout) -> Iterator[str]:
-    # HAProxy 2.9 and newer forward data past a filter, and lose a stream's third message.
-    yield ".if version_atleast(2.9)"
-    yield from (write_line("expose-experimental-directives"), write_line("tune.disable-fast-forward"))
-    yield ".endif"
     # HAProxy 3.1 and newer warn unless this option is set.
     yield ".if version_atleast(3.1)"
     yield write_line("tune.lua.bool-sample-conversion normal")

@@ -10,8 +10,6 @@ from tests.l7.gateway.site import PATIENCE, GatewaySite, gateways, list_all, now
 
 from vipwire_l7.run.default_certificate import make_certificate
 
-pytestmark = pytest.mark.haproxy
-
 OBJECTS = """
 --- Gateway edge
 spec:
@@ -137,6 +135,7 @@ def calling(method: str, request: bytes, *metadata: tuple[str, str]) -> Callable
     return call
 
 
+@pytest.mark.haproxy
 def test_a_unary_call_is_answered_with_its_trailers(through: Any) -> None:
     code, _, answer, trailers = through(calling("/shop.Orders/Get", b"apples"))
     assert (code, answer) == (grpc.StatusCode.OK, b"one apples")
@@ -195,6 +194,7 @@ def following(method: str) -> Callable[[Any], Coroutine[Any, Any, None]]:
     return follow
 
 
+@pytest.mark.haproxy
 def test_a_stream_goes_both_ways_until_it_ends(through: Any) -> None:
     through(following("/shop.Orders/Follow"))
 
