@@ -17,9 +17,9 @@ though all look up the same maps. Only prefixes have a map for each frontend: wh
 its hosts need no mark, and HAProxy looks them up as clients send them (`write_plain_search`).
 
 Each step costs every request time, so a frontend has only the steps that some route needs (`Lookups`), and usual
-requests skip them where they can (`write_usual_rules`). The first route that needs another step needs a reload. HAProxy denies a path that servers read differently if another reading
-leads elsewhere (`readings`). Where a regular expression guards, HAProxy denies long paths (414), for an expression
-that exceeds PCRE's limits counts as no match.
+requests skip those that they can (`write_usual_rules`). The first route that needs another step needs a reload.
+HAProxy denies a path that servers read differently if another reading leads elsewhere (`readings`). Where a regular
+expression guards, HAProxy denies long paths (414), for an expression that exceeds PCRE's limits counts as no match.
 """
 
 import hashlib
