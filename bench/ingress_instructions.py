@@ -34,11 +34,13 @@ def instructions(folder: Path, text: str, port: int, asking: Asking | None = Non
     valgrind = ("valgrind", "--tool=callgrind", f"--callgrind-out-file={counted}")
     command = (*valgrind, "haproxy", "-db", "-q", "-f", str(file))
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as process:
-        next(asked)
-        control("--zero", process.pid)
-        count = next(asked)
-        control("--dump", process.pid)
-        process.terminate()
+        try:
+            next(asked)
+            control("--zero", process.pid)
+            count = next(asked)
+            control("--dump", process.pid)
+        finally:
+            process.terminate()
     found = re.search(r"^(?:totals|summary): (\d+)", counted.with_suffix(".1").read_text(), re.MULTILINE)
     if found is None:
         raise RuntimeError("valgrind has counted nothing")
@@ -69,7 +71,7 @@ def ask(client: socket.socket, answers: BinaryIO, requests: int) -> None:
 
 
 def connected(port: int) -> socket.socket:
-    end = time.monotonic() + 30
+    end = time.monotonic() + 300  # valgrind reads a thousand backends slowly
     while time.monotonic() < end:
         try:
             return socket.create_connection(("127.0.0.1", port), timeout=30)
