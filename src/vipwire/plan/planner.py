@@ -70,7 +70,7 @@ class Planner:
     def __init__(self, node: NodePlan) -> None:
         self._node = node
         self.ejected_elsewhere: Ejected = NOBODY
-        """Ejections of another process, for commands that only look; applied at the next planning."""
+        """Ejections of the proxy's process, if a read-only command plans here; the next planning applies them."""
         self._claims = Claims(node.addresses, node.api_servers)
         self._leading = LeadingServices()
         self._slow_start = SlowStart()

@@ -45,7 +45,7 @@ NONE = Ranges({})
 
 
 def find_ranges(service: Service, wishes: Wishes, *, served: bool) -> Ranges:
-    """Return the ranges of a Service; `served`: the mode supports ranges (it reports that itself if not)."""
+    """Return the ranges of a Service; `served`: the mode supports ranges; a mode without them reports so itself."""
     if not wishes.port_ranges or not served:
         return NONE
     found: dict[ServicePort, PortRange] = {}

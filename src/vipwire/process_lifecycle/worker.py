@@ -19,7 +19,7 @@ MOMENT: Final = 0.01
 LONG: Final = 0.2
 """Seconds after which a job was not brief. Probes wait for a second; a busy machine may take a tenth of one."""
 WARY_SECONDS: Final = 60.0
-"""Seconds after a long job in which no job counts as brief."""
+"""For these seconds after a long job, the loop expects every job to be long."""
 
 
 class Worker(Generic[T]):

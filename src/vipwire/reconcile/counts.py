@@ -91,7 +91,7 @@ class AdoptsSettings(Protocol):
     """A mode whose objects depend on settings that a read-only command may lack."""
 
     def adopt_settings(self, explicit: frozenset[str]) -> None:
-        """Read those settings from the kernel's objects whose field is not in `explicit`.
+        """Read settings from the kernel's objects, except settings whose field is in `explicit`.
 
         Without objects of this mode, settings stay. Raise OSError if the kernel cannot be read.
         """

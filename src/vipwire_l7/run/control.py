@@ -28,7 +28,7 @@ _GOOD = (
 )
 """The starts of answers to successful commands that print a message."""
 _BAD = "Failed!"
-"""The ends of successful answers with such a start, for changes of certificates."""
+"""The end of an answer to a failed change of certificates, which starts like a successful one."""
 
 
 class ControlError(VipwireError):

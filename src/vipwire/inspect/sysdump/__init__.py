@@ -2,5 +2,5 @@
 
 command ─▶ archive ─▶ facts      versions, the kernel, configuration, check, status, rules, metrics, logs, HAProxy
                │      objects    Services, EndpointSlices, Nodes, Ingresses, Gateways, Events; never Secrets
-               └────▶ redact     what looks like a secret, or is one of this machine, is left out of all of it
+               └────▶ redact     removes this machine's secrets, and texts in the form of a secret, from all files
 """

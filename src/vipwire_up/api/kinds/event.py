@@ -99,7 +99,7 @@ def _format_source(value: Object, _now: datetime) -> str:
 
 
 def _check_event(new: Object, _old: Object | None) -> Iterator[Cause]:
-    """Check an Event, by its eventTime as one of an old recorder or of a new one."""
+    """Check an Event. One with an eventTime comes from a new recorder, and has more rules."""
     about = value_at(new, "involvedObject", "namespace") or ""
     namespace = new["metadata"].get("namespace", "")
     if new.get("eventTime"):

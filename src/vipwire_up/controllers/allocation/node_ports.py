@@ -144,7 +144,7 @@ class NodePorts:
 
 
 def _find_shared_port(same: Iterable[int], port: Object, chosen: dict[int, set[str]]) -> int:
-    """Return the node port of the same port of another protocol: DNS has one number for TCP and UDP."""
+    """Return the node port of the same port number in another protocol, as for DNS over TCP and UDP; 0 if none."""
     return next((number for number in same if port.get("protocol", "TCP") not in chosen[number]), 0)
 
 

@@ -210,7 +210,7 @@ def _encode_bpf(_: Family, words: str) -> bytes:
 def _decode_bpf(_: Family, data: bytes) -> str:
     mode, count, _, program = _BPF.unpack_from(data)
     if mode or count > _MOST_INSTRUCTIONS:
-        raise UnknownRuleError("a program that is not ours")
+        raise UnknownRuleError("vipwire writes no such program")
     steps = _INSTRUCTION.iter_unpack(program[: count * _INSTRUCTION.size])
     return f'--bytecode "{count},{",".join("{} {} {} {}".format(*step) for step in steps)}"'
 

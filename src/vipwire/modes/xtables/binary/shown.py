@@ -105,7 +105,7 @@ class RuleReader:
             elif name == "payload":
                 head, found = self._read_payload(head, fields, elements, head.protocol or protocol)
             else:
-                raise UnknownRuleError(f"an expression that is not ours: {name!r}")
+                raise UnknownRuleError(f"vipwire writes no such expression: {name!r}")
             matches += [found] if found else []
         self._check_reencoded("".join([write_head(head), *(f" -m {each}" for each in matches)]), run)
         return head, "".join(matches)
@@ -125,12 +125,12 @@ class RuleReader:
                 f"mark {format_mark(_decode_host_order(value), _decode_host_order(mask or _ALL), inverted=inverted)}",
             )
         if mask is not None:
-            raise UnknownRuleError("a mask that is not ours")
+            raise UnknownRuleError("vipwire writes no such mask")
         if key == nft.META_L4PROTO and not inverted and not head.protocol and value[0] in LABELS:
             return head._replace(protocol=value[0]), ""
         if key == nft.META_IIFNAME and not head.interface:
             return head._replace(interface=_decode_interface(value), interface_inverted=inverted), ""
-        raise UnknownRuleError(f"a field of a packet that is not ours: {key}")
+        raise UnknownRuleError(f"vipwire writes no such field of a packet: {key}")
 
     def _read_payload(
         self, head: RuleHead, fields: dict[int, memoryview], rest: "list[_Named]", protocol: int
@@ -151,14 +151,14 @@ class RuleReader:
                 return head._replace(source=found), ""
             if offset == DESTINATION[self._family] and head.destination is None:
                 return head._replace(destination=found), ""
-        raise UnknownRuleError("a field of a header that is not ours")
+        raise UnknownRuleError("vipwire writes no such field of a header")
 
     def _extension_of(self, element: bytes) -> Extension:
         """Decode an xtables expression; a known beginning is a dictionary look-up."""
         for name, revision, begin in self._begins.get(len(element), ()):
             if element.startswith(begin):
                 return Extension(name, revision, element[len(begin) :])
-        raise UnknownRuleError("a match or target that is not ours")
+        raise UnknownRuleError("vipwire writes no such match or target")
 
     def _read_target(self, element: bytes, kind: bytes) -> str:
         if kind == _TARGET:
@@ -168,7 +168,7 @@ class RuleReader:
         verb, code = _LEADING.get(int.from_bytes(element[_CODE_AT : _CODE_AT + 4]), ("", Code.DROP))
         chain = element[_CHAIN_AT:].rstrip(b"\0").decode("ascii", errors="replace")
         if kind != _IMMEDIATE or not verb or encode_jump(code, chain) != element:
-            raise UnknownRuleError("a verdict that is not ours")
+            raise UnknownRuleError("vipwire writes no such verdict")
         return f"{verb} {chain}"
 
 
@@ -226,7 +226,7 @@ def _take_mask(rest: list[_Named]) -> bytes | None:
         return None
     fields = _take_first(rest, "bitwise")
     if any(_decode_register_value(fields, 5)):
-        raise UnknownRuleError("an exclusive or that is not ours")
+        raise UnknownRuleError("vipwire writes no such exclusive or")
     return _decode_register_value(fields, 4)
 
 
@@ -234,7 +234,7 @@ def _take_comparison(rest: list[_Named]) -> tuple[int, bytes]:
     fields = _take_first(rest, "cmp")
     operation = decode_number(fields[2])
     if operation not in {nft.CMP_EQ, nft.CMP_NEQ}:
-        raise UnknownRuleError("a comparison that is not ours")
+        raise UnknownRuleError("vipwire writes no such comparison")
     return operation, _decode_register_value(fields, 3)
 
 
@@ -242,18 +242,18 @@ def _take_ports(rest: list[_Named]) -> Sequence[int]:
     if rest and rest[0][0] == "range":
         fields = _take_first(rest, "range")
         if decode_number(fields[2]):
-            raise UnknownRuleError("a range of ports that is not ours")
+            raise UnknownRuleError("vipwire writes no such range of ports")
         return [int.from_bytes(_decode_register_value(fields, kind)) for kind in (3, 4)]
     operation, value = _take_comparison(rest)
     if operation != nft.CMP_EQ:
-        raise UnknownRuleError("a port that is not ours")
+        raise UnknownRuleError("vipwire writes no such port")
     return [int.from_bytes(value)] * 2
 
 
 def _decode_interface(value: bytes) -> str:
     name = value[:-1].decode("ascii", "replace") if value.endswith(b"\0") else value.decode("ascii", "replace") + "+"
     if not _INTERFACE.fullmatch(name.removesuffix("+")):
-        raise UnknownRuleError(f"an interface that is not ours: {name!r}")
+        raise UnknownRuleError(f"vipwire writes no such interface: {name!r}")
     return name
 
 

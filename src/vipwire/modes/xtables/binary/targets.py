@@ -88,7 +88,7 @@ def _decode_dnat(family: Family, data: bytes) -> str:
     size = family.bits // 8
     rest = (last, last_port, address[size:], data[_NAT_RANGE_END:], flags & ~_MAP_PORT)
     if rest != (address, port, bytes(16 - size), bytes(len(data) - _NAT_RANGE_END), _MAP_ADDRESS):
-        raise UnknownRuleError("a destination that is not ours")
+        raise UnknownRuleError("vipwire writes no such destination")
     text = format_address(Address(address[:size]))
     if flags & _MAP_PORT:
         text = f"{text if family is Family.IPV4 else f'[{text}]'}:{int.from_bytes(port)}"
