@@ -57,9 +57,10 @@ _MODE = click.Choice(list_mode_names())
 def lab() -> None:
     """Build a small cluster out of network namespaces, and send packets through it.
 
-    Two nodes with Pods that answer with their name and the client's address, and a client outside; both IP families.
-    vipwire makes them in network namespaces named vipwire-LAB-HOST (see `ip netns`) and does not touch the machine's
-    own network. Needs root. `compare` and `tour` show all modes; ipvs in a kernel of its own if this one lacks IPVS.
+    The cluster has two nodes, Pods that answer with their name and the client's address, and a client outside, in
+    both IP families. All are network namespaces named vipwire-LAB-HOST (see `ip netns`); the machine's own network
+    does not change. Needs root. `compare` and `tour` show all modes, and boot another kernel for ipvs mode if this
+    kernel lacks IPVS.
     """
 
 
@@ -93,7 +94,7 @@ def up(name: str, pods: str, ports: str, machines: int | None, mode: str | None)
 @_NAME
 @click.option("--stale", is_flag=True, help="Instead, remove the remains of killed tests and demos, of every lab.")
 def down(name: str, *, stale: bool) -> None:
-    """Remove a lab: its servers, its namespaces, its files. Says so if there was none."""
+    """Remove a lab: its servers, its namespaces, its files."""
     with plain_errors():
         if stale:
             ended = take_down_stale()
@@ -141,9 +142,9 @@ def exec(name: str, host: str, command: tuple[str, ...]) -> NoReturn:  # noqa: A
 @click.option("--parallel", default=16, show_default=True, help="Number of connections at a time.")
 @click.pass_context
 def probe_command(context: click.Context, /, name: str, output: str, host: str, destination: str, **how: Any) -> None:
-    """Connect from a host and print the answering Pods: `vipwire lab probe client 10.96.0.10:80 -n 100`.
+    """Connect from a host and count the answers: `vipwire lab probe client 10.96.0.10:80 -n 100`.
 
-    Brackets around IPv6: [fd00:10:96::10]:80. The exit status is 1 if not every connection was answered.
+    Write IPv6 in brackets: [fd00:10:96::10]:80. The exit status is 1 if a connection got no answer.
     """
     with plain_errors():
         found = Lab.attach(name)
@@ -202,9 +203,9 @@ def manifests(name: str) -> None:
 def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
     """Run all modes, one after the other, on the same Services and packets, and compare them. About a minute.
 
-    Shows for each mode the answering Pods, the client address that a Pod sees, the size of the rules, the cost of a
-    change and of a connection, and the rules that a packet meets. A mode that this machine's kernel cannot run, such
-    as ipvs without IPVS, runs in a kernel of its own (the package user-mode-linux), which boots in seconds.
+    Prints for each mode the endpoints, the client addresses that Pods see, the written objects, the costs of a change
+    and of a connection, and the rules that a packet meets. If this machine's kernel cannot run a mode, such as ipvs
+    without IPVS, vipwire boots another kernel for it (the package user-mode-linux).
     """
     with plain_errors():
         document = measure.compare_modes(
@@ -220,9 +221,9 @@ def compare(modes: tuple[str, ...], output: str, *, here: bool) -> None:
 @click.option("--proxy-mode", "modes", multiple=True, type=_MODE, help="Only this mode; repeatable.")
 @click.option("--here", is_flag=True, help="Do not boot a guest for a mode that this kernel cannot run.")
 def tour(modes: tuple[str, ...], *, here: bool) -> None:
-    """Show each mode for a screen: vipwire runs it, sends packets, and shows and explains the kernel's objects.
+    """Show each mode for a screen: vipwire runs, packets pass, and the screen explains the kernel's objects.
 
-    Enter goes on. A mode that this machine's kernel cannot run is shown in a kernel of its own, as for `compare`.
+    Enter goes on. If this machine's kernel cannot run a mode, vipwire boots another kernel, as for `compare`.
     """
     with plain_errors():
         show_modes(modes or list_mode_names(), print_line, wait_for_enter, here=here)
@@ -231,9 +232,9 @@ def tour(modes: tuple[str, ...], *, here: bool) -> None:
 @lab.command(short_help="Show Services at work, scene by scene.")
 @click.pass_context
 def demo(context: click.Context) -> None:
-    """Show Services at work, scene by scene: builds a lab, runs vipwire in it, removes all again. Half a minute.
+    """Show Services at work, scene by scene: build a lab, run vipwire in it, remove all again. Half a minute.
 
-    Checks whatever it shows. The exit status is 1 if something is not as it says.
+    The exit status is 1 if a scene's packets do not behave as its text promises.
     """
     with plain_errors():
         context.exit(run_demo())

@@ -107,10 +107,9 @@ _etcd_options = with_flags(
 def up(**flags: Any) -> None:
     """Run an API server for Services, its store, controllers, DNS and a proxy, in one process.
 
-    kubectl talks to it. Writes a kubeconfig for each role into the data directory: admin.kubeconfig,
-    node.kubeconfig, view.kubeconfig, ingress.kubeconfig. Put flags of vipwire proxy behind --, such as
-    --masquerade-all or --config FILE. SIGTERM or Ctrl-C ends it. Every acknowledged change is on the disk, and the
-    rules stay, so that traffic goes on.
+    Use kubectl with a kubeconfig of the data directory: admin.kubeconfig, node.kubeconfig, view.kubeconfig,
+    ingress.kubeconfig. Put flags of vipwire proxy behind --, such as --masquerade-all or --config FILE. SIGTERM or
+    Ctrl-C ends vipwire up. Every acknowledged change is on the disk, and the rules stay, so that traffic goes on.
     """
     from vipwire_up.up_settings import start_up  # noqa: PLC0415
 
@@ -190,7 +189,7 @@ def backup(data_dir: Path, target: Path) -> None:
 def restore(data_dir: Path, source: Path) -> None:
     """Replace all objects by those of the backup SOURCE. `vipwire up` must not run.
 
-    What was there is kept beside it, as store.db.old. Keys and kubeconfigs stay as they are.
+    The former store stays as store.db.old. Keys and kubeconfigs stay as they are.
     """
     with plain_errors():
         click.echo(f"{data_dir}: revision {restore_backup(data_dir, source)}")
@@ -205,8 +204,8 @@ def restore(data_dir: Path, source: Path) -> None:
 def migrate(data_dir: Path, target: str, **flags: str) -> None:
     """Move all objects from the data directory to etcd, or back. No `vipwire up` may run meanwhile.
 
-    What is left behind keeps its objects, and cannot be used by mistake: store.db becomes store.db.migrated, and etcd
-    notes that its objects have moved.
+    The former place keeps its objects, but no vipwire up starts there by mistake: store.db becomes store.db.migrated,
+    and etcd notes the move.
     """
     with plain_errors(MISUSED):
         settings = read_settings({name.replace("_", "-"): value for name, value in flags.items()})

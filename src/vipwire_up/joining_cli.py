@@ -84,10 +84,10 @@ def _hide_token(_context: click.Context, _parameter: click.Parameter, value: str
 def join(context: click.Context, /, **flags: Any) -> None:
     """Join the cluster of the API server at URL, and serve its Services on this machine.
 
-    `vipwire token create` prints the whole command. The first time, this machine gets credentials of its own, which
-    are renewed while it runs; from then on `vipwire join` alone goes on with them. It runs until SIGTERM or Ctrl-C.
-    The rules stay, so that traffic goes on; after --node-lease-seconds its Node is not Ready. `vipwire leave` takes
-    the machine out.
+    `vipwire token create` prints the whole command. At the first start this machine gets credentials, and renews them
+    while the command runs; later `vipwire join` needs no arguments. SIGTERM or Ctrl-C ends the command. The rules
+    stay, so that traffic goes on; after --node-lease-seconds the machine's Node is not Ready. `vipwire leave` removes
+    the machine from the cluster.
     """
     unset = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
     _commands().join_cluster(flags, [name for name in flags if context.get_parameter_source(name) not in unset])
@@ -145,7 +145,7 @@ def list_them(context: click.Context, /, **where: Any) -> None:
 @_KUBECONFIG
 @click.pass_context
 def certificates(context: click.Context, /, **where: Any) -> None:
-    """List the certificates of machines, and which are in force."""
+    """List the certificates of machines, and their state."""
     _commands().list_certificates(_find_kubeconfig(context, where))
 
 
@@ -158,8 +158,8 @@ def certificates(context: click.Context, /, **where: Any) -> None:
 def delete(context: click.Context, /, name: str, *, keep_machines: bool, **where: Any) -> None:
     """Delete the token NAME: its id, or the whole of it.
 
-    The API servers refuse the certificates that machines got with it: these machines have to join again. So it is
-    for a token that expired, too: `vipwire token certificates` lists them.
+    The API servers refuse the certificates that machines got with the token: these machines have to join again. The
+    same holds for an expired token: `vipwire token certificates` lists its machines.
     """
     _commands().delete_token(_find_kubeconfig(context, where), name, keep_machines=keep_machines)
 

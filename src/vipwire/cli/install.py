@@ -160,9 +160,9 @@ def install() -> None:
 def install_units(names: tuple[str, ...], root: Path, *, now: bool, upgrade: bool, printed: bool) -> None:
     """Write systemd units for commands: up, join, ingress, gateway, dns.
 
-    Flags of a command are in /etc/vipwire/NAME.env, which is never overwritten. A unit is written anew each time; to
-    change one, use `systemctl edit vipwire-NAME`. After an upgrade, --upgrade restarts the running units in an order
-    that loses no connection; packages do so themselves.
+    vipwire never overwrites the flags of a command in /etc/vipwire/NAME.env, and replaces the unit each time: to
+    change a unit, use `systemctl edit vipwire-NAME`. After an upgrade, --upgrade restarts the running units in an
+    order that loses no connection; packages do so themselves.
     """
     if upgrade:
         names = tuple(each.removeprefix("vipwire-") for each in list_written_units(root))

@@ -34,8 +34,8 @@ SETTINGS: Final = (
 def uninstall(*, purge: bool, by_package: bool) -> None:
     """Stop vipwire's units, remove its rules, its units and the program.
 
-    Flags in /etc/vipwire and data in /var/lib/vipwire stay, unless --purge is given. Kernel settings stay as the
-    proxy set them: the last line lists them.
+    Flags in /etc/vipwire and data in /var/lib/vipwire stay without --purge. Kernel settings of the proxy stay: the
+    last line lists them.
     """
     with plain_errors():
         if os.geteuid() != 0:

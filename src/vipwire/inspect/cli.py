@@ -134,12 +134,12 @@ def _build_service_command(
 
 @_build_service_command(SERVICES_OUTPUT)
 def status(scope: OutputOptions) -> None:
-    """Show Services: their addresses, how many endpoints are in use, and whether the kernel agrees.
+    """Show Services: their addresses, the number of endpoints in use, and whether the kernel agrees.
 
-    SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace; with it, every address is listed and every
-    endpoint with its share and the reason why it is used or not. The first lines say whether a proxy runs here and
-    how old its last sync is. None needs to run: the objects are read now, from manifests or the API server, and
-    compared with the kernel.
+    SERVICE is NAME, NAMESPACE/NAME, or NAMESPACE/ for all in a namespace; status then lists every address, and every
+    endpoint with its share and the reason for or against its use. The first lines show whether a proxy runs here and
+    the age of its last sync. No proxy needs to run: status reads the objects from manifests or the API server, and
+    compares them with the kernel.
     """
 
     def document(situation: Situation) -> Document:
@@ -215,9 +215,9 @@ def plan(scope: OutputOptions) -> None:
 def diff(scope: OutputOptions, family: str | None) -> None:
     """Show the changes that a sync would make in the kernel, without making them.
 
-    Prints the commands of the mode's own tool, under a comment that names it. iptables has a tool for each family:
-    `vipwire diff --family ipv4 | iptables-restore --noflush`. The exit status is 0 if nothing would change, 1 if
-    anything would, 2 if vipwire cannot read the kernel.
+    Prints the commands of the mode's own tool, under a comment that names the tool. iptables has a tool for each
+    family: `vipwire diff --family ipv4 | iptables-restore --noflush`. The exit status is 0 without changes, 1 with
+    changes, 2 if vipwire cannot read the kernel.
     """
     scope = replace(scope, as_it_is=True)
     families = [each for each in Family if family in (None, each.value.lower())]
@@ -331,12 +331,12 @@ def _read_tracked_flows(packet: Packet) -> tuple[Flow, ...] | None:
 def check(config: Config, output: str, interval: float, *, leave_ipvs: bool, watch: bool) -> None:
     """Check whether this machine can run the chosen mode: kernel, rights, tools, settings, other programs' rules.
 
-    Every finding that needs action has a remedy. -o wide lists what is well, too. The exit status is 1 if the mode
-    will not work well here. Changes nothing, and needs no manifests and no API server.
+    Every finding that needs action has a remedy. -o wide also lists the findings ok. The exit status is 1 if the mode
+    will not work well here. check changes nothing, and needs no manifests and no API server.
 
-    With --leave-ipvs it reads the configuration of the kube-proxy that runs here, the kernel and the Services, and
-    says what clients and operators will notice once vipwire runs instead, in the mode of --proxy-mode. The exit
-    status is 0 if nothing will change, 1 if anything will, 2 if vipwire cannot read the kernel.
+    With --leave-ipvs check reads the configuration of the kube-proxy that runs here, the kernel and the Services, and
+    lists the changes for clients and operators if vipwire runs instead, in the mode of --proxy-mode. The exit status
+    is 0 without changes, 1 with changes, 2 if vipwire cannot read the kernel.
     """
     if leave_ipvs:
         if watch or output == "name":

@@ -218,12 +218,12 @@ def top(
     *,
     everywhere: bool,
 ) -> None:
-    """Show live rates of every Service and endpoint: new, ended and unanswered connections, and those tracked now.
+    """Show live rates of every Service and endpoint: new, ended, unanswered and tracked connections.
 
-    Connections come from the events of connection tracking; new ones also from what the mode has counted, if that is
-    more, as in ebpf mode. Bytes (in/s and out/s) and what is refused are what the mode has counted, as far as it
-    does: bytes, in nftables mode, with --count-traffic. If the API server or the proxy falls silent, the first lines
-    say so, and since when.
+    Connections come from the events of connection tracking; new ones also from the mode's counters, if these count
+    more, as in ebpf mode. Bytes (in/s and out/s) and refusals come from the mode's counters; nftables mode counts
+    bytes with --count-traffic. If the API server or the proxy does not answer, the first lines show the time of its
+    last answer.
     """
     interval, wanted = max(interval, 0.1), scope_services("", namespace, everywhere=everywhere)
     with (

@@ -138,9 +138,9 @@ def build_summary_view(summary: Document) -> RenderableType:
 def trace(
     config: Config, destination: str, seconds: float | None, namespace: str, output: str, *, everywhere: bool
 ) -> None:
-    """Follow real connections to VIPs as they come: the endpoint of each, and the client address that it sees.
+    """Print each new connection to a VIP: its endpoint, and the client address that the endpoint sees.
 
-    DST is an address or a Service, as for `explain`; without it all VIPs are followed. Read from the events of
+    DST is an address or a Service, as for `explain`; the default is all VIPs. The source is the kernel's events of
     connection tracking. With -o json or yaml each event is one document (JSON: one line); with -o name each new
     connection is a line with its endpoint.
     """

@@ -89,10 +89,10 @@ def _import_command() -> ModuleType:
 )
 @click.pass_context
 def gateway(context: click.Context, /, **given: object) -> None:
-    """Serve the Gateway API with HAProxy: vipwire starts, configures and watches it.
+    """Serve the Gateway API with HAProxy, which vipwire starts, configures and watches.
 
-    vipwire serves the Gateways of its GatewayClasses, and the routes that attach to them. It changes hosts, paths and
-    endpoints while HAProxy runs. It reloads HAProxy only where it must, and no connection is lost.
+    vipwire serves the Gateways of its GatewayClasses, and the routes that attach to them. vipwire changes hosts,
+    paths and endpoints while HAProxy runs, and reloads HAProxy for other changes, without a lost connection.
     """
     if context.invoked_subcommand is not None:
         return

@@ -133,10 +133,10 @@ def _import_command() -> ModuleType:
 )
 @click.pass_context
 def ingress(context: click.Context, /, **given: object) -> None:
-    """Serve Ingresses with HAProxy: vipwire starts, configures and watches it.
+    """Serve Ingresses with HAProxy, which vipwire starts, configures and watches.
 
-    vipwire changes hosts, paths, endpoints and certificates while HAProxy runs. It reloads HAProxy only where it
-    must, and no connection is lost.
+    vipwire changes hosts, paths, endpoints and certificates while HAProxy runs, and reloads HAProxy for other
+    changes, without a lost connection.
     """
     if context.invoked_subcommand is not None:
         return
@@ -160,7 +160,7 @@ def render(output_dir: Path | None, **given: object) -> None:
 def convert(gateway_class: str, **given: object) -> None:
     """Print Gateway API objects that serve the same hosts and paths.
 
-    Each namespace gets one Gateway, and each host of an Ingress an HTTPRoute. Features without an equivalent are
-    listed on stderr.
+    Each namespace gets one Gateway, and each host of an Ingress an HTTPRoute. vipwire lists features without an
+    equivalent on stderr.
     """
     _import_command().print_converted(gateway_class, given)

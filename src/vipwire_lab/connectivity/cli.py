@@ -35,11 +35,11 @@ def connectivity() -> None:
 def test(config: Config, wait: float, image: str, cluster_domain: str, output: str) -> None:
     """Make Services of every kind, ask each address from this Node, and remove them.
 
-    In a namespace of its own it makes Services of type ClusterIP, NodePort and LoadBalancer, with external IPs,
-    policies Local, session affinity, without endpoints, and a headless one, over TCP, UDP and SCTP and both families.
-    Echo processes at this Node's address are the endpoints, or with --image echo Pods on each Ready Node. Of each
-    failed check it says what explain and the endpoints say. The exit status is 0 if all checks passed, 1 if one
-    failed, 2 if the test could not run. All objects are removed at the end, also after Ctrl-C.
+    A namespace of the test gets Services of type ClusterIP, NodePort and LoadBalancer, with external IPs, policies
+    Local, session affinity, without endpoints, and a headless one, over TCP, UDP and SCTP and both families. Echo
+    processes at this Node's address are the endpoints, or with --image echo Pods on each Ready Node. For each failed
+    check the test prints the findings of explain and of the endpoints. The exit status is 0 if all checks passed, 1
+    if one failed, 2 if the test could not run. The test removes all objects at the end, also after Ctrl-C.
     """
     require_net_admin("vipwire connectivity test")
     document = Test(config, api_access(config), _print_progress, wait, cluster_domain, image).run_test()

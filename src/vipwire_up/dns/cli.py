@@ -81,9 +81,9 @@ from vipwire_up.nodes.flags import port_option
 @click.option("--advertise-address", "advertised", multiple=True, help="An address of the name ns.dns.<domain>.")
 @click.option("-v", "verbosity", type=click.IntRange(0, 10), default=0, help="Log more, up to 10.")
 def dns(**flags: Any) -> None:
-    """Answer DNS for the cluster's Services, as Kubernetes' DNS specification 1.1.0 says, and forward the rest.
+    """Answer DNS queries for the cluster's Services by Kubernetes' DNS specification 1.1.0, and forward all others.
 
-    Takes the place of CoreDNS with its plugins kubernetes, forward, cache and loadbalance; a Corefile is not read.
+    Replaces CoreDNS with its plugins kubernetes, forward, cache and loadbalance, but reads no Corefile.
     """
     from vipwire_up.dns.run import start_server  # noqa: PLC0415  # not for --help
 

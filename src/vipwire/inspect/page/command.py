@@ -44,10 +44,10 @@ def view(
 ) -> None:
     """Serve a page that shows Services, endpoints, rates, rules and changes, live, for a browser.
 
-    It is at http://127.0.0.1:10247/ unless --view-bind-address says otherwise. Beyond loopback it asks for a token,
-    which is in the file view-token of --state-dir, and there is no TLS: prefer `ssh -L 10247:127.0.0.1:10247 NODE`.
-    It shows what `status`, `top`, `explain`, `plan` and `diff` show, and changes nothing. `vipwire proxy` and
-    `vipwire up` serve the same page with --view-bind-address.
+    The address is http://127.0.0.1:10247/ without --view-bind-address. At an address other than loopback the page
+    asks for the token in the file view-token of --state-dir, and has no TLS: prefer `ssh -L 10247:127.0.0.1:10247
+    NODE`. The page has the contents of `status`, `top`, `explain`, `plan` and `diff`, and changes nothing. `vipwire
+    proxy` and `vipwire up` serve the same page with --view-bind-address.
     """
     address = config.view_bind_address or f"127.0.0.1:{VIEW_PORT}"
     path = token_file

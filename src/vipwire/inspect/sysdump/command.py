@@ -32,9 +32,9 @@ _DATA_DIRS = (Path("/var/lib/vipwire"),)
 def sysdump(config: Config, output: Path | None) -> None:
     """Collect the files for a bug report in one archive: configuration, check, status, rules, metrics, logs, objects.
 
-    Secrets are not asked for. Private keys, tokens, passwords, other parties' annotations, values of headers, and
-    what looks like one of these, are left out. Read the archive before you send it: it has names and addresses of
-    Services and Nodes. A part that cannot be read is named in errors.txt. Only its owner can read the archive.
+    sysdump does not ask for Secrets, and leaves out private keys, tokens, passwords, other parties' annotations,
+    values of headers, and similar texts. Read the archive before you send it: it has names and addresses of Services
+    and Nodes. errors.txt names the parts that sysdump cannot read. Only the archive's owner can read it.
     """
     node = node_name(config)
     folder = f"vipwire-{node}-{time.strftime('%Y%m%d-%H%M%S')}"
