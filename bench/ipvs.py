@@ -150,8 +150,8 @@ def inside(services: int, endpoints: int) -> None:
     fresh = ["unshare", "--net", "sh", "-c", "ip link set lo up && exec ipvsadm -R"]
     reference = timed(lambda: run(fresh, lines))
     device = Device(Family.IPV4)
-    addresses = timed(lambda: device.add(vips))
-    device.delete()
+    addresses = timed(lambda: device.add_addresses(vips))
+    device.delete_device()
     run(["ip", "link", "add", "kube-ipvs0", "type", "dummy"])
     batch = "".join(f"address add {'.'.join(map(str, vip))}/32 dev kube-ipvs0\n" for vip in vips)
     by_ip = timed(lambda: run(["ip", "-batch", "-"], batch))

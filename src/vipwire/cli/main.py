@@ -57,7 +57,7 @@ _ELSEWHERE: Final = {
 """Commands that are imported at their first use: module, attribute, and summary."""
 # fmt: on
 _EXTRAS: Final = {"vipwire_l7": "l7", "vipwire_up": "up", "vipwire_lab": "lab"}
-"""The extra that has the libraries of a package."""
+"""By package: the extra of vipwire's distribution that installs its libraries."""
 _REMOVED: Final = {"man": "the Debian package has the manual pages, and `make man` writes them"}
 
 

@@ -97,8 +97,8 @@ def _name_network_namespace() -> str:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as any_socket:
             (cookie,) = _COOKIE.unpack(any_socket.getsockopt(socket.SOL_SOCKET, _SO_NETNS_COOKIE, _COOKIE.size))
     except OSError:
-        return _read_netns_inode()
-    return f"{boot}-{cookie}" if boot else _read_netns_inode()
+        return _name_netns_inode()
+    return f"{boot}-{cookie}" if boot else _name_netns_inode()
 
 
 def read_boot_id() -> str:
@@ -118,7 +118,7 @@ def _read_boot_id() -> str:
         return ""
 
 
-def _read_netns_inode() -> str:
+def _name_netns_inode() -> str:
     try:
         return str(read_netns_inode())
     except OSError:

@@ -312,10 +312,10 @@ def choose_allowed_sources(
         return None
     if node.address is not None and vip is not None and any(node.address in prefix for prefix in ranges):
         ranges.append(Prefix.host(vip))
-    return _collapse_prefixes(ranges)
+    return _leave_out_nested_prefixes(ranges)
 
 
-def _collapse_prefixes(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
+def _leave_out_nested_prefixes(prefixes: Iterable[Prefix]) -> tuple[Prefix, ...]:
     """Leave out prefixes inside others, because the kernel refuses overlapping ones."""
     kept: list[Prefix] = []
     for prefix in sorted(set(prefixes)):

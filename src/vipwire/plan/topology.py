@@ -1,11 +1,11 @@
 """Chooses endpoints by readiness, termination, locality and hints (KEP-1669, KEP-2433, KEP-3015).
 
-    cluster   ready endpoints that the topology hints leave; if none is ready, terminating ones that still serve
+    cluster   ready endpoints that topology hints allow; if none is ready, terminating ones that still serve
     local     the same among the endpoints on this node, without hints
 
-Ejected endpoints are left out while others remain: hints give way, a Local policy does not. Traffic policies choose
-between the two pools. `anywhere` distinguishes an empty `local` (drop: another node can answer) from a Service
-without any endpoint (reject).
+vipwire leaves out ejected endpoints while others remain. For others it ignores hints, but never a Local policy.
+Traffic policies choose between the two pools. `anywhere` distinguishes an empty `local` (drop: another node can
+answer) from a Service without any endpoint (reject).
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -33,7 +33,7 @@ class Worker(Generic[T]):
     async def run(self, job: Callable[[], T], *, brief: bool = False) -> T:
         """Run a job and return its result. A cancelled caller still waits for the job's end."""
         if brief and (began := self._clock()) >= self._wary_until:
-            return self._run_here(job, began)
+            return self._run_in_callers_thread(job, began)
         running = self._thread.submit(job)
         try:
             running.exception(self._moment)
@@ -41,7 +41,7 @@ class Worker(Generic[T]):
             await _end(running)
         return running.result()
 
-    def _run_here(self, job: Callable[[], T], began: float) -> T:
+    def _run_in_callers_thread(self, job: Callable[[], T], began: float) -> T:
         try:
             return job()
         finally:

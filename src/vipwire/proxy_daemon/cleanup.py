@@ -20,12 +20,24 @@ from vipwire.logging import log
 from vipwire.model.net import Family
 from vipwire.modes.registry import find_spec, list_specs, load_driver
 from vipwire.modes.spec import ModeSpec
-from vipwire.modes.xtables.ownership import ChainRule, Owners, RuleOwner, Tables, count_chains, write_removals
+from vipwire.modes.xtables.ownership import (
+    ChainRule,
+    Owners,
+    RuleOwner,
+    Tables,
+    count_chains_of_one_mode,
+    write_removals,
+)
 from vipwire.modes.xtables.save import BUILT_IN, ChainName, Chains, find_rule_target
 from vipwire.modes.xtables.tool import RuleTool
 from vipwire.process_lifecycle.single_instance import AlreadyRunningError
 from vipwire.proxy_daemon.handover.kube_proxy import KubeProxy, find_kube_proxy
-from vipwire.proxy_daemon.handover.leftovers import list_engines, list_engines_without_tool, list_owners, read_engine
+from vipwire.proxy_daemon.handover.leftovers import (
+    list_engines,
+    list_engines_without_tool,
+    list_owners,
+    read_rule_tables,
+)
 from vipwire.proxy_daemon.start.modes import find_usable_families, needs_net_admin
 from vipwire.proxy_daemon.start.record import find_running_proxy
 
@@ -125,10 +137,10 @@ def _clean_beside(family: Family, kept: frozenset[str], beside: KubeProxy) -> It
 def _rules(
     tool: RuleTool, known: Owners, kept: frozenset[str], held: frozenset[ChainName], beside: KubeProxy
 ) -> Iterator[Cleaned]:
-    tables = read_engine(tool)
+    tables = read_rule_tables(tool)
     leaving = [VipwireOnlyOwner(owner) if name in kept else owner for name, owner in known.items()]
     running = all_of([owner for name, owner in known.items() if name in kept])
-    found = count_chains({name: owner for name, owner in known.items() if name not in kept}, tables, held)
+    found = count_chains_of_one_mode({name: owner for name, owner in known.items() if name not in kept}, tables, held)
     texts = list(write_removals(tables, leaving, running, held))
     for text in texts:
         tool.restore(text)
@@ -154,7 +166,7 @@ def _count(known: Owners, kept: frozenset[str], tables: Tables) -> int:
 
 
 class VipwireOnlyOwner(RuleOwner):
-    """Owns the objects that only vipwire writes in a mode: these can go while kube-proxy runs in that mode."""
+    """Owns a mode's objects that kube-proxy never writes: vipwire can remove them beside kube-proxy in that mode."""
 
     def __init__(self, owner: RuleOwner) -> None:
         self._owner, self.trial = owner, owner.trial

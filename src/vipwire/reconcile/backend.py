@@ -13,7 +13,7 @@ from vipwire.model.net import Address
 from vipwire.model.value import Value
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
-from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.delta import Delta, SentBytes
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -43,8 +43,8 @@ class Backend(Protocol[K, V]):
         """Report cheaply whether others may have changed the objects since the last commit or observe."""
         ...
 
-    def commit(self, delta: Delta[K, V]) -> int:
-        """Apply a difference; return its size in bytes.
+    def commit(self, delta: Delta[K, V]) -> SentBytes:
+        """Apply a difference.
 
         Raise CommitError if the kernel refuses; then `changed` is true if the kernel may hold a part.
         """
@@ -68,8 +68,8 @@ class Enlarging(Protocol[K, V]):
         """Report whether the kernel would refuse a difference for lack of room."""
         ...
 
-    def enlarge(self, delta: Delta[K, V], held: Iterable[Mapping[K, V]]) -> int:
-        """Make the room for a difference; return the bytes sent. `held` are all objects in the kernel.
+    def enlarge(self, delta: Delta[K, V], held: Iterable[Mapping[K, V]]) -> SentBytes:
+        """Make the room for a difference. `held` are all objects in the kernel.
 
         Raise CommitError if the kernel refuses.
         """

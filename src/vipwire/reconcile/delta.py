@@ -4,7 +4,7 @@ The law: patch(have, diff(have, want)) == want.
 """
 
 from collections.abc import Mapping
-from typing import Generic, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from msgspec import field
 
@@ -12,6 +12,8 @@ from vipwire.model.value import Value
 
 K = TypeVar("K")
 V = TypeVar("V")
+SentBytes: TypeAlias = int
+"""The number of bytes that vipwire sent to the kernel, or to a tool, for a change."""
 
 
 class Delta(Value, Generic[K, V], frozen=True):

@@ -14,7 +14,7 @@ from typing import Final
 
 from vipwire.relay.balance import BalancedEndpoint
 from vipwire.relay.header import encode_proxy_header
-from vipwire.relay.listener import AT_LIMIT, CIRCLE, FULL, NOBODY, NOT_LED, BaseListener, Shared
+from vipwire.relay.listener import AT_LIMIT, CIRCLE, FULL, NOBODY, NOT_LED, BaseListener, RelayState
 from vipwire.relay.messages import NOWHERE, Listener, SocketAddress
 from vipwire.relay.sockets import (
     ASKED_BYTES,
@@ -87,7 +87,7 @@ class Session:
 class DatagramListener(BaseListener):
     """A UDP listener."""
 
-    def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
+    def __init__(self, shared: RelayState, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
         super().__init__(shared, key, listener, sockets)
         self._sessions: dict[Client, Session] = {}
         self._had: dict[Client, BalancedEndpoint] = {}

@@ -101,7 +101,7 @@ def accept(listening: _socket.socket) -> tuple[int, tuple[str, int]]:
     return found
 
 
-class Shared:
+class RelayState:
     """The state that all listeners of a relay share. The timeout is of idle UDP clients, in seconds.
 
     The relay calls `ended` when a connection or a UDP client's session has ended.
@@ -161,7 +161,7 @@ class Shared:
 class BaseListener:
     """The common part of TCP and UDP listeners: sockets, a pool, allowed clients."""
 
-    def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
+    def __init__(self, shared: RelayState, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
         self.shared, self.loop, self.key, self.listener = shared, shared.loop, key, listener
         self.sockets = {sock.fileno(): sock for sock in sockets}
         self.ports = [sock.getsockname()[1] for sock in sockets]

@@ -16,7 +16,7 @@ from vipwire.model.net import Protocol
 from vipwire.process_lifecycle.local_sockets import read_peer_credentials
 from vipwire.relay.balance import ClientMemory
 from vipwire.relay.datagram import DatagramListener
-from vipwire.relay.listener import BaseListener, DescriptorBudget, Shared
+from vipwire.relay.listener import BaseListener, DescriptorBudget, RelayState
 from vipwire.relay.loop import EventLoop
 from vipwire.relay.messages import (
     VERSION,
@@ -57,7 +57,7 @@ class Relay:
         self._loop, self._pid = loop, pid
         self._settings = RelaySettings()
         self.budget = DescriptorBudget(limit)
-        self.shared = Shared(loop, self.budget, chance, self._settings.udp_timeout, self._end_if_idle)
+        self.shared = RelayState(loop, self.budget, chance, self._settings.udp_timeout, self._end_if_idle)
         self._listeners: dict[str, BaseListener] = {}
         self._memories: dict[str, ClientMemory] = {}
         self._retired = False

@@ -28,7 +28,7 @@ from vipwire.relay.direction import (
     reset_on_close,
 )
 from vipwire.relay.header import encode_proxy_header
-from vipwire.relay.listener import AT_LIMIT, CIRCLE, DIAL_TIMEOUTS, FULL, NOT_LED, BaseListener, Shared, accept
+from vipwire.relay.listener import AT_LIMIT, CIRCLE, DIAL_TIMEOUTS, FULL, NOT_LED, BaseListener, RelayState, accept
 from vipwire.relay.loop import EventLoop
 from vipwire.relay.messages import Listener
 from vipwire.relay.sockets import read_original_destination
@@ -251,7 +251,7 @@ class RelayedConnection:
 class StreamListener(BaseListener):
     """A TCP listener. `greets`: sends endpoints the PROXY protocol's header."""
 
-    def __init__(self, shared: Shared, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
+    def __init__(self, shared: RelayState, key: str, listener: Listener, sockets: Sequence[_socket.socket]) -> None:
         super().__init__(shared, key, listener, sockets)
         self._links = 0
         self.greets = False

@@ -19,7 +19,7 @@ from vipwire_l7.gateway.run.app import GatewayParts
 from vipwire_l7.ingress.command import Flags, print_rendered, read_limits, read_options, run_prepared
 from vipwire_l7.ingress.served import Ingresses
 from vipwire_l7.plan.plan import CONTROLLER
-from vipwire_l7.run.app import Options, ServedKinds
+from vipwire_l7.run.app import ControllerInput, Options
 from vipwire_l7.run.process import has_system_authorities
 
 
@@ -43,7 +43,7 @@ def render(output_dir: Path | None, given: Mapping[str, object]) -> None:
     print_rendered(output_dir, msgspec.convert(given, GatewayFlags), _read_flags)
 
 
-def _read_flags(flags: GatewayFlags) -> tuple[Options, ServedKinds]:
+def _read_flags(flags: GatewayFlags) -> tuple[Options, ControllerInput]:
     options = _read_options(flags)
     return options, _build_parts(flags, options).served
 

@@ -224,7 +224,7 @@ def _join_names(names: tuple[str, ...]) -> str:
     return ",".join(name.lower() for name in names) or "-"
 
 
-def list_copy_targets(policy: Policy) -> Iterator[str]:
+def list_mirror_and_auth_pools(policy: Policy) -> Iterator[str]:
     """Return the pools that get copies of requests: mirrors and the authorization server."""
     yield from (each.pool for each in policy.mirrors)
     if policy.external_auth:
@@ -233,7 +233,7 @@ def list_copy_targets(policy: Policy) -> Iterator[str]:
 
 def write_mirror_frontend(layout: Layout, policies: Iterable[Policy], nowhere: str) -> str:
     """Write the frontend for copies. It forwards to the pools of mirrors and authorization servers only."""
-    targets = sorted({target for policy in policies for target in list_copy_targets(policy)})
+    targets = sorted({target for policy in policies for target in list_mirror_and_auth_pools(policy)})
     lines = [
         "frontend mirrors",
         f"    bind {layout.write_inner_bind(_SOCKET)}",

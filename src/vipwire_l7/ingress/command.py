@@ -30,7 +30,7 @@ from vipwire_l7.ingress.served import Ingresses
 from vipwire_l7.plan.destinations import DestinationSetting
 from vipwire_l7.plan.limits import Most, parse_limits
 from vipwire_l7.plan.plan import Setting
-from vipwire_l7.run.app import Options, ServedKinds, list_once, render_once, run_ingress
+from vipwire_l7.run.app import ControllerInput, Options, list_once, render_once, run_ingress
 
 Write: TypeAlias = Callable[[Sequence[tuple[str, str]]], None]
 _BIND = re.compile(r"(\*|\d+\.\d+\.\d+\.\d+|\[?[0-9a-f:]+\]?)?:(\d{1,5})", re.ASCII)
@@ -93,12 +93,12 @@ def render(output_dir: Path | None, given: Mapping[str, object]) -> None:
     print_rendered(output_dir, msgspec.convert(given, Flags), _read_flags)
 
 
-def _read_flags(flags: Flags) -> tuple[Options, ServedKinds]:
+def _read_flags(flags: Flags) -> tuple[Options, ControllerInput]:
     options = read_options(flags)
     return options, Ingresses(options).served
 
 
-def run_prepared(flags: FlagsT, prepare: Callable[[FlagsT], tuple[Options, ServedKinds]]) -> NoReturn:
+def run_prepared(flags: FlagsT, prepare: Callable[[FlagsT], tuple[Options, ControllerInput]]) -> NoReturn:
     """Run the process. `prepare` makes the arguments of `run_ingress` from the flags."""
     log.configure(Logging(verbosity=flags.verbosity))
     with plain_errors():
@@ -116,7 +116,7 @@ def print_converted(gateway_class: str, given: Mapping[str, object]) -> None:
 
 async def _convert_ingresses(options: Options, class_name: str) -> tuple[str, Sequence[str]]:
     """Write Gateway API objects for this controller's Ingresses, in YAML, and a line for each feature they lack."""
-    snapshot = await list_once(options, ServedKinds(IngressPlanner(options.setting)))
+    snapshot = await list_once(options, ControllerInput(IngressPlanner(options.setting)))
     ours = [each for each in snapshot.ingresses.values() if is_ours(each, snapshot.classes, options.setting)]
     made = convert_to_gateway(ours, snapshot.services, class_name)
     text = "".join(f"---\n{yaml.safe_dump(each, sort_keys=False)}" for each in made.objects)
@@ -124,7 +124,7 @@ async def _convert_ingresses(options: Options, class_name: str) -> tuple[str, Se
 
 
 def print_rendered(
-    output_dir: Path | None, flags: FlagsT, prepare: Callable[[FlagsT], tuple[Options, ServedKinds]]
+    output_dir: Path | None, flags: FlagsT, prepare: Callable[[FlagsT], tuple[Options, ControllerInput]]
 ) -> None:
     """Print or write the files. `prepare` makes the arguments of `render_once` from the flags."""
     with plain_errors(), _render_folder(output_dir, flags.run_dir) as (folder, write):

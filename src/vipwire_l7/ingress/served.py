@@ -8,7 +8,7 @@ from vipwire.kube.access.access import Access
 from vipwire.logging import log
 from vipwire_l7.ingress.plan.planner import IngressPlanner
 from vipwire_l7.plan.limits import Limited
-from vipwire_l7.run.app import Options, Part, ServedKinds
+from vipwire_l7.run.app import ControllerInput, Options, Part
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.rates import Rate
 from vipwire_l7.run.status_writer import StatusWriter, write_statuses
@@ -66,10 +66,10 @@ class Ingresses:
         self._planner = IngressPlanner(options.setting)
 
     @property
-    def served(self) -> ServedKinds:
+    def served(self) -> ControllerInput:
         """Return the input of the process. It writes statuses if there are addresses to publish."""
         publishes = self._options.addresses or self._options.publish_service
-        return ServedKinds(self._planner, parts=self._list_writers if publishes else None)
+        return ControllerInput(self._planner, parts=self._list_writers if publishes else None)
 
     def _list_writers(
         self, access: Access, snapshot: Snapshot, desired: Desired, leading: Callable[[], bool]

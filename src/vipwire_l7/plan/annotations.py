@@ -169,9 +169,10 @@ _UNREAD_CHANGES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class AnnotationValues:
-    """The values of an Ingress's annotations, by vipwire's names. `closed`: a guard was invalid.
+    """The values of an Ingress's annotations, by vipwire's names.
 
-    `nginx_rewrite`: the rewrite has ingress-nginx's name, and ingress-nginx's meaning.
+    `closed`: an annotation that limits access was invalid. `nginx_rewrite`: the annotation is
+    `nginx.ingress.kubernetes.io/rewrite-target`, with the meaning of ingress-nginx.
     """
 
     values: Mapping[str, object]

@@ -88,7 +88,7 @@ class Options:
     command: str = "vipwire ingress"
 
 
-def run_ingress(options: Options, served: "ServedKinds") -> int:
+def run_ingress(options: Options, served: "ControllerInput") -> int:
     """Run until a signal; return the exit status."""
     os.umask(0o077)
     make_folder(options.folder, "--run-dir")
@@ -129,7 +129,7 @@ class SideService(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class ServedKinds:
+class ControllerInput:
     """The input of a process: its kinds, its planner, and its writers.
 
     `choose` asks an API server for the versions of the kinds. `parts` yields the writers of statuses; its last
@@ -151,7 +151,7 @@ def complete_destinations(options: Options) -> DestinationSetting:
     return replace(options.destinations, domains=tuple(domains), from_files=bool(options.manifests))
 
 
-async def make_source(options: Options, access: Access | None, served: ServedKinds) -> Source:
+async def make_source(options: Options, access: Access | None, served: ControllerInput) -> Source:
     if access is None:
         return ManifestSource(options.manifests, served.manifests)
     resources = await served.choose(access) if served.choose else served.resources
@@ -177,7 +177,7 @@ def find_api_server(options: Options) -> Access | None:
         raise ConfigError(f"{error}; {FOLDER} has no readable ingress.kubeconfig: {WRITERS}") from error
 
 
-async def list_once(options: Options, served: ServedKinds) -> Snapshot:
+async def list_once(options: Options, served: ControllerInput) -> Snapshot:
     """Read all objects once; raise ConfigError if the API server does not send them."""
     snapshot = Snapshot(served.resources)
     source = KeptSource(await make_source(options, find_api_server(options), served))
@@ -204,7 +204,7 @@ def _adapt_part(part: Part) -> Work:
 class IngressProcess:
     """One running controller."""
 
-    def __init__(self, options: Options, served: ServedKinds) -> None:
+    def __init__(self, options: Options, served: ControllerInput) -> None:
         self._options, self._access = options, find_api_server(options)
         self._served = served
         self.haproxy = Haproxy(options.haproxy, options.folder)
@@ -357,7 +357,7 @@ class IngressProcess:
         return Reply("ok" if serving else "HAProxy does not serve", 200 if serving else 503)
 
 
-async def render_once(options: Options, served: ServedKinds) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
+async def render_once(options: Options, served: ControllerInput) -> tuple[Sequence[tuple[str, str]], Sequence[str]]:
     """Write all files that HAProxy needs, and a line for each problem."""
     snapshot = await list_once(options, served)
     destinations = Destinations(complete_destinations(options))

@@ -49,13 +49,13 @@ class Target:
             raise LabError(f"{text!r} is not a destination: write ADDRESS:PORT with a port from 1 to 65535")
         if protocol.upper() not in ("", *Protocol.__members__):
             raise LabError(f"{text!r} is not a destination: {protocol!r} must be tcp, udp or sctp")
-        return cls(_check_address(host.strip("[]")), number, Protocol[protocol.upper() or "TCP"])
+        return cls(_normalize_address(host.strip("[]")), number, Protocol[protocol.upper() or "TCP"])
 
     def __str__(self) -> str:
         return f"{format_endpoint(parse_address(self.address), self.port)}/{self.protocol.label}"
 
 
-def _check_address(address: str) -> str:
+def _normalize_address(address: str) -> str:
     try:
         return format_address(parse_address(address))
     except ValueError as error:

@@ -24,13 +24,13 @@ _MAP = """\
 client 203.0.113.2 ─ network ─┬─ node-1 192.168.0.1 ─ pod-1a 10.244.1.11, pod-1b .12, pod-1c .13
  (outside)                    └─ node-2 192.168.0.2 ─ pod-2a 10.244.2.11, pod-2b .12"""
 _NEXT = """\
-vipwire lab up --proxy-mode nftables      # the same, to stay
+vipwire lab up --proxy-mode nftables      # starts this lab, and keeps it
 vipwire lab probe client 10.96.0.10:80 -n 100
 vipwire lab exec node-1 -- vipwire status
 vipwire lab exec node-1 -- nft list table ip vipwire
-vipwire lab view                          # on a page, for a browser
-vipwire lab down                          # ends it
-vipwire lab compare                       # the same in every mode
+vipwire lab view                          # shows the lab in a browser
+vipwire lab down                          # stops the lab
+vipwire lab compare                       # compares all modes
 
 How a packet goes through these rules: docs/packet-path.md"""
 
@@ -308,7 +308,7 @@ def show_ebpf_at_connect(stage: Stage, narrator: Narrator) -> None:
             return
         narrator.print_quote(format_syncs(syncs))
         _show_connected_socket(stage, narrator)
-        _show_without_rules(stage, narrator)
+        _show_ebpf_needs_no_rules(stage, narrator)
         narrator.print_check("it ends with status 0", holds=stage.proxy is not None and stage.proxy.stop_proxy() == 0)
         narrator.print_check("cleanup removes its programs", holds="removed" in stage.run_cleanup())
 
@@ -327,7 +327,7 @@ def _show_connected_socket(stage: Stage, narrator: Narrator) -> None:
     )
 
 
-def _show_without_rules(stage: Stage, narrator: Narrator) -> None:
+def _show_ebpf_needs_no_rules(stage: Stage, narrator: Narrator) -> None:
     """Remove all rules: connections that get their endpoint at connect() need none."""
     if find_program("nft") is None:
         return

@@ -114,7 +114,7 @@ class Followed(Generic[T]):
             self._put_object(event.object)
 
     def nodes_with_endpoints(self) -> dict[ObjectName, set[str]]:
-        """Return the Nodes with ready endpoints of each Service."""
+        """Return for each Service the Nodes that have ready endpoints of the Service."""
         found: dict[ObjectName, set[str]] = {}
         for each in self.slices.values():
             found.setdefault(each.service, set()).update(each.nodes)

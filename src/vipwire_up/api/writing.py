@@ -80,7 +80,7 @@ class _DeleteOptions(msgspec.Struct, rename="camel"):
 
 async def execute_write(registry: Registry, request: Request) -> WriteAnswer:
     route = request.route
-    if not _has_method(route):
+    if not _is_verb_allowed(route):
         raise method_not_allowed()
     if route.verb == "delete":
         return await _delete_object(registry, request)
@@ -95,7 +95,7 @@ async def execute_write(registry: Registry, request: Request) -> WriteAnswer:
     )
 
 
-def _has_method(route: Route) -> bool:
+def _is_verb_allowed(route: Route) -> bool:
     """Report whether a path has the method: paths of all namespaces have none that change objects."""
     if route.verb == "deletecollection" and not route.resource.deletes_many:
         return False

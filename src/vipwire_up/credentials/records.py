@@ -45,7 +45,7 @@ SERVER_PREFIX: Final = "vipwire-server-"
 
 
 @dataclass(frozen=True, slots=True)
-class ServerRecord:
+class TokenRecord:
     """The credentials of a server; tokens by their digests."""
 
     node: str
@@ -53,13 +53,13 @@ class ServerRecord:
     withdrawn: frozenset[bytes] = frozenset()
     revoked: Revoked = NOBODY
 
-    def with_current(self, tokens: Mapping[bytes, User], revoked: Revoked) -> "ServerRecord":
+    def with_current(self, tokens: Mapping[bytes, User], revoked: Revoked) -> "TokenRecord":
         """Return the record after the server's tokens changed to these: removed tokens are withdrawn."""
         gone = self.tokens.keys() - tokens.keys()
-        return ServerRecord(self.node, dict(tokens), (self.withdrawn | gone) - tokens.keys(), revoked)
+        return TokenRecord(self.node, dict(tokens), (self.withdrawn | gone) - tokens.keys(), revoked)
 
 
-def build_server_secret(record: ServerRecord) -> Object:
+def build_server_secret(record: TokenRecord) -> Object:
     rows = io.StringIO()
     writer = csv.writer(rows, lineterminator="\n")
     for digest, user in sorted(record.tokens.items()):
@@ -73,7 +73,7 @@ def build_server_secret(record: ServerRecord) -> Object:
     return {"metadata": meta, "type": SERVER_KIND, "data": encode_texts(data)}
 
 
-def read_server_record(secret: Object) -> ServerRecord | None:
+def read_token_record(secret: Object) -> TokenRecord | None:
     """Parse a record; None for another Secret. Invalid lines are skipped."""
     name = str(value_at(secret, "metadata", "name") or "")
     if secret.get("type") != SERVER_KIND or not name.startswith(SERVER_PREFIX):
@@ -84,7 +84,7 @@ def read_server_record(secret: Object) -> ServerRecord | None:
         revoked = parse_revoked(Path(name), text_of(secret, "revoked").encode())
     except ConfigError:
         revoked = NOBODY
-    return ServerRecord(name.removeprefix(SERVER_PREFIX), tokens, withdrawn, revoked)
+    return TokenRecord(name.removeprefix(SERVER_PREFIX), tokens, withdrawn, revoked)
 
 
 def _format_revoked(revoked: Revoked) -> Iterator[str]:

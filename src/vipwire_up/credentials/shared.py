@@ -32,7 +32,7 @@ from vipwire_up.credentials.machine_records import (
 )
 from vipwire_up.credentials.machine_records import PREFIX as MACHINES
 from vipwire_up.credentials.records import SERVER_PREFIX as SERVERS
-from vipwire_up.credentials.records import ServerRecord, build_server_secret, read_server_record
+from vipwire_up.credentials.records import TokenRecord, build_server_secret, read_token_record
 from vipwire_up.credentials.revocation import Revoked
 from vipwire_up.nodes.node import is_ready
 from vipwire_up.nodes.objects import LocalObjects
@@ -119,7 +119,7 @@ class SharedCredentials:
                 serials.update(ended, (each.serial for each in machine.refused))
                 if ended:
                     self._ended[machine.node] = ended
-            elif (server := read_server_record(value)) is not None:
+            elif (server := read_token_record(value)) is not None:
                 tokens.update(server.tokens if server.node != self._node else {})
                 digests |= server.withdrawn
                 users |= server.revoked.users
@@ -137,14 +137,14 @@ class SharedCredentials:
     async def _write_own_record(self) -> None:
         name = f"{SERVERS}{self._node}"
         found = await self._objects.read(SECRETS, NAMESPACE, name)
-        before = (read_server_record(found) if found else None) or ServerRecord(self._node)
+        before = (read_token_record(found) if found else None) or TokenRecord(self._node)
         now = before.with_current(self._keys.access.own, self._keys.access.revoked)
         if found is None:
             await self._objects.create(SECRETS, NAMESPACE, build_server_secret(now))
         elif now != before:
 
             def edit(value: Object) -> Object:
-                there = read_server_record(value) or before
+                there = read_token_record(value) or before
                 return value | {"data": build_server_secret(there.with_current(now.tokens, now.revoked))["data"]}
 
             await self._objects.edit(SECRETS, NAMESPACE, name, edit)

@@ -56,7 +56,7 @@ class Zone:
         self._failed: list[Problem] = []
         self._waiting = set(DnsKind)
         self._put_records(ObjectName("", ""), self._build_own_records(addresses))
-        self._rebuild_soa()
+        self._advance_serial()
 
     @property
     def synced(self) -> bool:
@@ -81,7 +81,7 @@ class Zone:
                 own[server][kind] = data
         return own
 
-    def _rebuild_soa(self) -> None:
+    def _advance_serial(self) -> None:
         """Rebuild the SOA with a new serial number, and the two negative answers."""
         self.serial = (self.serial + 1) & 0xFFFFFFFF
         apex = self._names[self.name]
@@ -161,7 +161,7 @@ class Zone:
         service, slices = self._services.get(name), self._slices.get(name, {})
         records = {} if service is None else self._build_records(service, slices)
         if self._put_records(name, records):
-            self._rebuild_soa()
+            self._advance_serial()
 
     def _build_records(self, service: DnsService, slices: Mapping[ObjectName, DnsSlice]) -> Records:
         """Build a Service's records; after an unexpected exception it has none, and other Services are unaffected."""

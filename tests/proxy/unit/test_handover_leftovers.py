@@ -22,7 +22,7 @@ from vipwire.modes.ipvs.objects.device import parse_sources
 from vipwire.modes.ipvs.objects.names import Ipset, MarkRule, Object, ObjectKey, SetEntry, Vip
 from vipwire.modes.ipvs.ownership import GUARDS
 from vipwire.modes.ipvs.skeleton import build_node_objects
-from vipwire.modes.xtables.ownership import count_chains, write_removals
+from vipwire.modes.xtables.ownership import count_chains_of_one_mode, write_removals
 from vipwire.modes.xtables.save import ChainName, read_table
 from vipwire.plan.node import NodePlan
 from vipwire.proxy_daemon.cleanup import VipwireOnlyOwner, all_of
@@ -85,7 +85,7 @@ def read_saved(family: Family) -> dict[str, dict[str, list[str]]]:
 
 def test_ipvs_modes_chains_are_known_from_those_of_iptables_mode() -> None:
     for family in Family:
-        assert count_chains(list_owners(family), read_saved(family)).keys() == {"ipvs"}
+        assert count_chains_of_one_mode(list_owners(family), read_saved(family)).keys() == {"ipvs"}
 
 
 def test_its_chains_go_and_what_iptables_mode_has_under_the_same_names_stays() -> None:

@@ -12,7 +12,7 @@ from vipwire_up.credentials.machine_records import (
     build_machine_secret,
     read_machine_record,
 )
-from vipwire_up.credentials.records import ServerRecord, build_server_secret, encode_texts, read_server_record
+from vipwire_up.credentials.records import TokenRecord, build_server_secret, encode_texts, read_token_record
 from vipwire_up.credentials.revocation import Revoked
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -23,13 +23,13 @@ USER = User('a,"b"', ("vipwire:view", "system:authenticated"))
 
 def test_a_servers_record_is_read_as_it_was_written() -> None:
     revoked = Revoked(frozenset({0x5D3A91}), frozenset({"viewer"}))
-    record = ServerRecord("a", {OLD: USER, NEW: User("x", ())}, frozenset({b"\x03" * 32}), revoked)
-    assert read_server_record(build_server_secret(record)) == record
+    record = TokenRecord("a", {OLD: USER, NEW: User("x", ())}, frozenset({b"\x03" * 32}), revoked)
+    assert read_token_record(build_server_secret(record)) == record
 
 
 def test_a_token_that_is_there_no_more_is_withdrawn_until_it_is_there_again() -> None:
-    record = ServerRecord("a", {OLD: USER}).with_current({NEW: USER}, Revoked())
-    assert record == ServerRecord("a", {NEW: USER}, frozenset({OLD}))
+    record = TokenRecord("a", {OLD: USER}).with_current({NEW: USER}, Revoked())
+    assert record == TokenRecord("a", {NEW: USER}, frozenset({OLD}))
     assert record.with_current({NEW: USER}, Revoked()) == record
     assert record.with_current({OLD: USER}, Revoked()).withdrawn == {NEW}
 
@@ -48,12 +48,12 @@ def test_what_is_odd_in_a_record_is_left_out(text: str) -> None:
     for prefix, kind in (("machine", "vipwire.io/machine"), ("server", "vipwire.io/server")):
         secret = {"metadata": {"name": f"vipwire-{prefix}-n2"}, "type": kind, "data": data}
         assert read_machine_record(secret) in (None, MachineRecord("n2"))
-        assert read_server_record(secret) in (None, ServerRecord("n2"))
+        assert read_token_record(secret) in (None, TokenRecord("n2"))
 
 
 def test_a_secret_of_another_type_is_no_record() -> None:
     secret = {"metadata": {"name": "vipwire-server-a"}, "type": "Opaque", "data": {}}
-    assert read_server_record(secret) is None
+    assert read_token_record(secret) is None
     assert read_machine_record(secret) is None
 
 

@@ -202,7 +202,7 @@ class Leaving:
         return found
 
     def name_server(self, server: IpvsServer) -> tuple[str, Service | None]:
-        """Return the Service port and Service of a virtual server, else its mark or address and port, and None."""
+        """Return Service port and Service; without a Service, mark or place, and None."""
         mark, address = server.key.mark, server.key.address
         place = (None if server.node_port else address, server.key.protocol, server.key.port)
         if place in self._ports:

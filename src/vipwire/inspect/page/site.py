@@ -45,7 +45,7 @@ class PageSite:
     async def __call__(self, request: Request) -> Reply | Stream:
         refused = self._gate.refuse_request(request)
         if refused is not None:
-            return self._refuse_request(request, refused)
+            return self._admit_or_refuse(request, refused)
         if self._gate.has_token_in_query(request):
             return self._set_cookie_and_redirect()
         if request.path == "/api/events":
@@ -58,7 +58,7 @@ class PageSite:
             )
         return self._files.get(request.path, build_error_reply(HTTPStatus.NOT_FOUND, SAFE))
 
-    def _refuse_request(self, request: Request, refused: Reply) -> Reply:
+    def _admit_or_refuse(self, request: Request, refused: Reply) -> Reply:
         """Answer a refused request. Without the token: accept one in the query, or send the page that asks for it."""
         lacks_token = refused.status == HTTPStatus.UNAUTHORIZED
         if lacks_token and self._gate.has_token_in_query(request):

@@ -44,7 +44,7 @@ MOST_BYTES: Final = 64 << 20
 PIPE_SECONDS: Final = 10.0
 """Seconds without data after which a named pipe is left alone."""
 FRESH = 5.0
-"""Seconds for which an emptied file counts as being written."""
+"""Seconds for which vipwire takes an empty file for one that a program still writes."""
 
 Signature: TypeAlias = tuple[int, int, int, int]
 _UNREAD: Final[Signature] = (0, 0, 0, 0)

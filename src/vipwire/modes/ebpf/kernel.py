@@ -31,7 +31,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import ChangeListener, Enlarging, Listening, Rendered
 from vipwire.reconcile.counts import AdoptsSettings, Counts
-from vipwire.reconcile.delta import Delta, apply_delta
+from vipwire.reconcile.delta import Delta, SentBytes, apply_delta
 
 _FIRST: Final = 0.1
 LONGEST: Final = 30.0
@@ -171,7 +171,7 @@ class EbpfBackend:
         self._seen = self._observe_maps()
         return {**found, **self._seen}
 
-    def commit(self, delta: Delta[Any, Any]) -> int:
+    def commit(self, delta: Delta[Any, Any]) -> SentBytes:
         """Commit the rules, then write the maps. Raise CommitError if the kernel refuses the rules."""
         theirs, ours = split_delta(delta)
         size = self.rules.commit(theirs) if theirs else 0
@@ -182,7 +182,7 @@ class EbpfBackend:
     def lacks_room(self, delta: Delta[Any, Any]) -> bool:
         return isinstance(self.rules, Enlarging) and self.rules.lacks_room(split_delta(delta)[0])
 
-    def enlarge(self, delta: Delta[Any, Any], held: Iterable[Mapping[Any, Any]]) -> int:
+    def enlarge(self, delta: Delta[Any, Any], held: Iterable[Mapping[Any, Any]]) -> SentBytes:
         return self.rules.enlarge(split_delta(delta)[0], held) if isinstance(self.rules, Enlarging) else 0
 
     def housekeeping_due(self) -> float | None:

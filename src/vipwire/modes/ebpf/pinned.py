@@ -158,7 +158,7 @@ class NodePins:
             with (
                 pins.hold_pinned_open(path) as descriptor,
                 suppress(OSError),
-            ):  # its cgroup is gone, and the link with it
+            ):  # the kernel removed the link together with its cgroup
                 if descriptor is not None:
                     detach_link(descriptor)
             for each in (path, self.folder / "programs" / hook):

@@ -43,7 +43,7 @@ def find_remarks(config: Config, folder: Path, proc: Path = Path("/proc")) -> It
         if pinned.exists:
             yield from _check_attached_programs(cgroup, pinned)
         yield from _name_foreign(cgroup, pinned)
-        yield from _check_map_fill(pinned)
+        yield from _report_map_fill(pinned)
     yield from _check_other_nodes(folder)
     yield from _check_service_meshes(config, proc)
 
@@ -59,7 +59,7 @@ def find_standing_remarks(config: Config, folder: Path) -> Iterator[Remark]:
         looks = {
             "programs": _check_attached_programs(cgroup, pinned),
             "other programs": _name_foreign(cgroup, pinned),
-            "maps": _check_map_fill(pinned),
+            "maps": _report_map_fill(pinned),
         }
         for area, found in looks.items():
             try:
@@ -129,7 +129,7 @@ def _check_other_nodes(folder: Path) -> Iterator[Remark]:
         yield Remark("other nodes", f"{others} other network namespaces have folders in {folder.parent}")
 
 
-def _check_map_fill(pinned: NodePins) -> Iterator[Remark]:
+def _report_map_fill(pinned: NodePins) -> Iterator[Remark]:
     for family in Family:
         tables = Tables(family, pinned)
         if tables.observe():

@@ -40,7 +40,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import Counts
-from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.delta import Delta, SentBytes
 
 BATCH: Final = {Variant.NFT: 4000, Variant.LEGACY: 0}
 """Lines in a run. The legacy tool writes whole tables in each run, so smaller runs would gain nothing."""
@@ -132,7 +132,7 @@ class IptablesBackend:
         roots = build_dispatches(self.family, tree=self.settings.tree) if by_bytes else {}
         return expected_chains(roots, self._wanted)
 
-    def commit(self, delta: Delta[Key, Rules]) -> int:
+    def commit(self, delta: Delta[Key, Rules]) -> SentBytes:
         """Write a difference; return its size in bytes.
 
         Each table may be a separate commit. If the kernel refuses one, `changed` reports whether it may have accepted

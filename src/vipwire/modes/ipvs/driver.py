@@ -25,7 +25,7 @@ from vipwire.modes.xtables.save import ChainName
 from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Backend, Rendered
-from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.delta import Delta, SentBytes
 
 _TRIAL = {Family.IPV4: "198.51.100.0", Family.IPV6: "2001:db8::"}  # documentation addresses: no host has them
 _REUSE_REPAIRED = (5, 9)
@@ -138,7 +138,7 @@ class FirstCommit:
     def changed(self) -> bool:
         return self._backend.changed()
 
-    def commit(self, delta: Delta[Any, Any]) -> int:
+    def commit(self, delta: Delta[Any, Any]) -> SentBytes:
         """Apply a difference; return its size. Raise CommitError if the kernel refuses."""
         if self._arrived:
             return self._backend.commit(delta)

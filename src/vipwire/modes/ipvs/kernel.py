@@ -51,7 +51,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import Counts
-from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.delta import Delta, SentBytes
 
 Objects = dict[ObjectKey, Object]
 _SOCKETS_SECONDS = 10.0
@@ -118,7 +118,7 @@ class IpvsBackend(Writing):
         self._left = self._read_objects(adopt=True)
         return dict(self._left)
 
-    def commit(self, delta: Delta[ObjectKey, Object]) -> int:
+    def commit(self, delta: Delta[ObjectKey, Object]) -> SentBytes:
         """Apply a difference; return the bytes sent. If the kernel refuses a step, undo the earlier ones."""
         try:
             size = self._apply_delta(delta)
@@ -159,11 +159,11 @@ class IpvsBackend(Writing):
                 self._terminating.end_draining(change.key)
         ended = self._draining.take_ended()
         self._servers.apply(self._yield_removals(ended, drain=False))
-        self._sets.delete(ended.entries.removed)
+        self._sets.delete_entries(ended.entries.removed)
         self._release_unused()
         self._terminating.record_look(now, self._clock())
         if self._lingering and now >= self._look_at:
-            self._device.remove(self._drop_used_addresses(self._lingering))
+            self._device.remove_addresses(self._drop_used_addresses(self._lingering))
 
     def _find_unused_addresses(self, parts: DeltaByKind) -> list[Address]:
         """Return the addresses that may leave kube-ipvs0: those to which no local socket is bound.
@@ -200,10 +200,10 @@ class IpvsBackend(Writing):
         self._draining.clear()
         found = self._read_objects()
         self._apply_delta(Delta(removed=found), drain=False)
-        self._sets.destroy([BESIDE[self.family]])  # an interrupted replacement leaves it
-        return self._device.delete() or bool(found)
+        self._sets.destroy_sets([BESIDE[self.family]])  # an interrupted replacement leaves it
+        return self._device.delete_device() or bool(found)
 
-    def _apply_delta(self, delta: Delta[ObjectKey, Object], *, drain: bool = True) -> int:
+    def _apply_delta(self, delta: Delta[ObjectKey, Object], *, drain: bool = True) -> SentBytes:
         parts = partition_delta(delta)
         self._draining.reuse_marks(parts)
         if drain and self._left is not None:
@@ -213,8 +213,8 @@ class IpvsBackend(Writing):
             for name, (old, spec) in parts.sets.changed.items()
             if spec and not spec.limits  # a set as others made it is not made again to undo a commit
         )
-        size += self._sets.create({name.set: spec for name, spec in parts.sets.added.items() if spec})
-        size += self._sets.add(parts.entries.written)
+        size += self._sets.create_sets({name.set: spec for name, spec in parts.sets.added.items() if spec})
+        size += self._sets.add_entries(parts.entries.written)
         leaving = Delta(removed=parts.chains.removed)
         size += self._tool.write(Delta(parts.chains.added, parts.chains.changed))
         size += self._servers.apply(self._yield_additions(parts))
@@ -222,9 +222,9 @@ class IpvsBackend(Writing):
         size += self._policy_routing.add_routes([each.address for each in parts.routes.added])
         size += self._policy_routing.add_marks([each.mark for each in parts.mark_rules.added])
         size += self._tool.write_rules(Delta(parts.rules.added, parts.rules.changed))
-        size += self._device.add([vip.address for vip in parts.vips.added])
+        size += self._device.add_addresses([vip.address for vip in parts.vips.added])
         self._lingering -= {vip.address for vip in parts.vips.added}
-        size += self._device.remove(self._find_unused_addresses(parts))
+        size += self._device.remove_addresses(self._find_unused_addresses(parts))
         size += self._policy_routing.remove_marks([each.mark for each in parts.mark_rules.removed])
         size += self._policy_routing.remove_routes([each.address for each in parts.routes.removed])
         size += self._tool.write_rules(Delta(removed=parts.rules.removed))
@@ -233,8 +233,8 @@ class IpvsBackend(Writing):
         self._receiving |= parts.receivers.removed.keys()
         self._release_unused()
         size += self._tool.write(leaving)
-        size += self._sets.delete(parts.entries.removed)
-        return size + self._sets.destroy([name.set for name in parts.sets.removed])
+        size += self._sets.delete_entries(parts.entries.removed)
+        return size + self._sets.destroy_sets([name.set for name in parts.sets.removed])
 
     def _yield_additions(self, parts: DeltaByKind) -> Iterator[ServerCommand]:
         """Yield the additions.

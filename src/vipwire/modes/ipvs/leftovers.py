@@ -113,9 +113,9 @@ def remove_ipvs(left: IpvsLeftovers) -> tuple[str, bool]:
     late = read_socket_sources() & {key.address for key in gone if isinstance(key, Vip)}
     with contextlib.closing(Device(left.family)) as device:
         if late:  # a socket took the address after the read; TCP retransmits its packets
-            device.add(sorted(late))
+            device.add_addresses(sorted(late))
         elif not left.in_use:
-            device.delete()
+            device.delete_device()
     counts = {
         "virtual servers": sum(isinstance(key, VirtualServer) for key in gone),
         "addresses": sum(isinstance(key, Vip) for key in gone),

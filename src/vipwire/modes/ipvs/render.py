@@ -39,7 +39,7 @@ from vipwire.modes.ipvs.objects.ranges import (
     build_filter_rules,
     build_hairpin_rules,
     build_mark_rule,
-    build_masquerade_rules,
+    build_nat_rules,
     build_segment_rule,
 )
 from vipwire.modes.ipvs.scheduling import choose_method, choose_scheduling
@@ -166,7 +166,7 @@ class _Writer:
             self._write_receivers(frontend.action, address, method)
             return
         if isinstance(action, Forward):
-            self._write_range_rules(build_masquerade_rules(wide))
+            self._write_range_rules(build_nat_rules(wide))
         if inside is not None or (isinstance(action, Reject) and frontend.kind is not FrontendKind.CLUSTER_IP):
             self._write_range_pool(wide, frontend.action, self._marks.mark(wide.key), method, local=True)
 
@@ -393,7 +393,7 @@ class Writing:
         self.family, self._settings = family, settings
         self.marks = Marks(avoid=0)
         self.resting: Mapping[VirtualServer, Mapping[RealServer, Forwarding]] = {}
-        """Virtual servers with draining real servers, as of the kernel's last read; see `include_resting_servers`."""
+        """Virtual servers with draining real servers, as last read from the kernel; see `include_resting_servers`."""
 
     def render_node(self, node: NodePlan) -> Mapping[ObjectKey, Object]:
         self.marks.avoid = node.masquerade_mark

@@ -58,7 +58,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import Counts
-from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.delta import Delta, SentBytes
 
 if TYPE_CHECKING:
     from vipwire.linux.netlink.nftables.listener import CommitListener
@@ -164,7 +164,7 @@ class NftablesBackend:
                 return objects
         raise CommitError("the nftables ruleset changes faster than vipwire can read", errno=errno.EBUSY)
 
-    def commit(self, delta: Delta[ObjectKey, Object]) -> int:
+    def commit(self, delta: Delta[ObjectKey, Object]) -> SentBytes:
         """Send one transaction; return its size in bytes."""
         added = count_elements(delta.added)
         made = self._sizes.choose_sizes(delta.added, added)
@@ -182,7 +182,7 @@ class NftablesBackend:
         """Report whether a set is too small for a transaction; see `Enlarging`."""
         return bool(self._sizes.find_too_small(delta))
 
-    def enlarge(self, delta: Delta[ObjectKey, Object], held: Iterable[Mapping[ObjectKey, Object]]) -> int:
+    def enlarge(self, delta: Delta[ObjectKey, Object], held: Iterable[Mapping[ObjectKey, Object]]) -> SentBytes:
         """Replace the sets that lack room by larger ones with the same elements; see `Enlarging`.
 
         In one transaction: each packet finds all elements, in the old set or in the new one.
@@ -212,7 +212,7 @@ class NftablesBackend:
         with self._generations.pause_during_own_commit(count):
             return self._send_expecting(planned, script)
 
-    def _send_expecting(self, planned: list[DescribedOperation], script: Callable[[], Iterable[str]]) -> int:
+    def _send_expecting(self, planned: list[DescribedOperation], script: Callable[[], Iterable[str]]) -> SentBytes:
         operations = [step.operation for step in planned]
         expected = self._generations.expected
         first, size, refused = self._transact(operations, expected)

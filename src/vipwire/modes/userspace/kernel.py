@@ -31,7 +31,7 @@ from vipwire.plan.node import NodePlan
 from vipwire.plan.plan import Frontend, ServicePlan
 from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.counts import Counts
-from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.delta import Delta, SentBytes
 from vipwire.relay.client import Remote, ask_counts, relay_name
 from vipwire.relay.messages import Listener, RelaySettings
 
@@ -115,7 +115,7 @@ class UserspaceBackend:
         self._log_places(_select_listeners(found))
         return found
 
-    def commit(self, delta: Delta[Key, Value]) -> int:
+    def commit(self, delta: Delta[Key, Value]) -> SentBytes:
         """Apply a difference; return the bytes of rules. Raise CommitError if the kernel or the relay refuses."""
         coming, before, going = _split_listeners(delta)
         was = {front: self._remote.ports.get(front, []) for front in (*before, *going)}

@@ -49,10 +49,10 @@ class RelayRemains(Remains):
 
 
 def delete_relayed_flows(family: Family, remote: Remote) -> None:
-    """Delete the UDP flows of a family that its relay answers, so that new rules decide about the next datagram.
+    """Delete a family's UDP flows to the relay: new rules then decide about the next datagram.
 
-    Without access to connection tracking, which a warning has reported, the flows stay. Raise OSError if the relay is
-    lost or the kernel refuses.
+    Without access to connection tracking the flows stay; the caller has logged a warning. Raise OSError if the
+    relay is lost or the kernel refuses.
     """
     places = remote.list_places(remote.read_listeners(), Protocol.UDP)
     if not places:

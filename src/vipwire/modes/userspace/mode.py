@@ -27,7 +27,7 @@ def find_shortcomings(node: NodePlan, choices: Choices, plan: ServicePlan) -> It
     lacks = LACKS if choices.bind is Bind.RULES else (*LACKS, *_WITHOUT_RULES)
     yield from find_ineffective(plan.name, plan.wishes, lacks)
     if any(is_never_answered(node, Entrance(wide.frontend, wide)) for wide in plan.ranges):
-        why = "of UDP needs an address of this node, which has none of the family: only the port itself is served"
+        why = "a UDP range needs a node address of the family, and this node has none: only the port itself is served"
         yield Problem("Service", plan.name, field_of(f"{PREFIX}port-range"), why)
 
 

@@ -90,7 +90,7 @@ class _Writer:
         )
         self.objects: dict[Key, Value] = {}
 
-    def write_rule(self, table: str, chain: str, words: str, front: str = "") -> None:
+    def add_rule(self, table: str, chain: str, words: str, front: str = "") -> None:
         self.objects[Rule(table, chain, words, front)] = 1
 
     def _write_rules(self, rules: Iterable[Rule]) -> None:
@@ -151,7 +151,7 @@ class _Writer:
             self._write_redirect(names.NODEPORT_CONTAINER, entrance, side)
             words = match_named_port(key.protocol, key.port, note)
         self._write_listener(side, entrance, places)
-        self.write_rule(FILTER, names.NODEPORT_NON_LOCAL, f"{words} -j ACCEPT")
+        self.add_rule(FILTER, names.NODEPORT_NON_LOCAL, f"{words} -j ACCEPT")
 
     def _write_redirect(self, chain: str, entrance: Entrance, side: _NamedForward) -> None:
         """Lead packets for a frontend from allowed sources to a front."""
@@ -160,7 +160,7 @@ class _Writer:
         for source in list_source_matches(frontend.allowed_sources):
             note = str(frontend.port_name)
             words = match_service_port(key.protocol, entrance.dport, note, address=key.address, source=source)
-            self.write_rule(NAT, chain, f"{words} {write_redirect(self._node.address)}", side.name)
+            self.add_rule(NAT, chain, f"{words} {write_redirect(self._node.address)}", side.name)
 
     def _write_without_rules(self, entrance: Entrance) -> None:
         frontend = entrance.frontend

@@ -112,7 +112,7 @@ def evaluate_conditions(
 ) -> "Judgement":
     """Judge a packet by all conditions in order, until one fails.
 
-    After an unknown condition no match draws a random number, because the draws must equal the kernel's.
+    After an unknown condition, vipwire draws no random number: the kernel may not have drawn one either.
     """
     judgement = Judgement(header, surroundings)
     for condition in conditions:

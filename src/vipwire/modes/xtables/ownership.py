@@ -73,7 +73,7 @@ Owners = Mapping[str, RuleOwner]
 """Owners by the names of their modes."""
 
 
-def count_chains(
+def count_chains_of_one_mode(
     owners: Owners, tables: Mapping[str, Collection[str]], held: Collection[ChainName] = frozenset()
 ) -> dict[str, int]:
     """Count the chains that identify each mode, without `held` ones; leave out modes without any."""

@@ -19,7 +19,14 @@ from vipwire.model.net import Family
 from vipwire.model.value import Value
 from vipwire.modes.registry import list_specs, load_driver
 from vipwire.modes.spec import ModeSpec, Remains, RemovalResult
-from vipwire.modes.xtables.ownership import TABLES, Owners, RuleOwner, Tables, count_chains, write_removals
+from vipwire.modes.xtables.ownership import (
+    TABLES,
+    Owners,
+    RuleOwner,
+    Tables,
+    count_chains_of_one_mode,
+    write_removals,
+)
 from vipwire.modes.xtables.save import ChainName, read_table
 from vipwire.modes.xtables.tool import (
     PROGRAM,
@@ -43,7 +50,7 @@ def list_engines_without_tool(family: Family) -> Iterator[tuple[str, str]]:
     for variant in Variant:
         if variant in there or (variant is Variant.NFT and not has_nft_engine()):
             continue
-        for mode in count_chains(list_owners(family), list_engine_chains(family, variant, TABLES)):
+        for mode in count_chains_of_one_mode(list_owners(family), list_engine_chains(family, variant, TABLES)):
             program = f"{PROGRAM[family]}-{variant.value}"
             yield mode, f"chains of {program} stay: {program} is not installed"
 
@@ -63,10 +70,10 @@ def remove_rules(
     the tables cannot be read or written.
     """
     known = list_owners(tool.family)
-    if not count_chains(known, _group_chains_by_table(tool), held).keys() - {running}:
+    if not count_chains_of_one_mode(known, _group_chains_by_table(tool), held).keys() - {running}:
         return {}  # the usual case after a start: saves reading up to 100,000 rules
-    tables = read_engine(tool)
-    found = count_chains(known, tables, held)
+    tables = read_rule_tables(tool)
+    found = count_chains_of_one_mode(known, tables, held)
     found.pop(running, None)
     leaving = [known[name] for name in found]
     for text in write_removals(tables, leaving, known.get(running), held) if leaving else ():
@@ -76,7 +83,7 @@ def remove_rules(
 
 def modes_of(tool: IptablesTool) -> frozenset[str]:
     """Return the modes that have chains in an engine. Raise OSError if the engine cannot be read."""
-    return frozenset(count_chains(list_owners(tool.family), _group_chains_by_table(tool)))
+    return frozenset(count_chains_of_one_mode(list_owners(tool.family), _group_chains_by_table(tool)))
 
 
 def disarm_rules(tool: RuleTool) -> None:
@@ -90,7 +97,7 @@ def _group_chains_by_table(tool: IptablesTool) -> Mapping[str, Collection[str]]:
     return tool.list_chains_by_table(TABLES)
 
 
-def read_engine(tool: RuleTool) -> Tables:
+def read_rule_tables(tool: RuleTool) -> Tables:
     """Read an engine's tables in which modes may have chains. Raise CommitError if it cannot be read."""
     return {table: read_table(tool.save(table)) for table in TABLES}
 

@@ -20,9 +20,9 @@ from vipwire.reconcile.counts import Counts, EndpointName, Measure, Owner, Refus
 _COUNTERS: Final = {
     Measure.CONNECTIONS: ("connections", "Connections with an endpoint"),
     Measure.PACKETS: ("packets", "Packets from clients"),
-    Measure.BYTES: ("bytes", "Bytes of IP from clients"),
+    Measure.BYTES: ("bytes", "Bytes of IP packets from clients"),
     Measure.REPLY_PACKETS: ("reply_packets", "Packets to clients"),
-    Measure.REPLY_BYTES: ("reply_bytes", "Bytes of IP to clients"),
+    Measure.REPLY_BYTES: ("reply_bytes", "Bytes of IP packets to clients"),
 }
 """Name of each counter (without `vipwire_service_` or `vipwire_endpoint_`) and its help."""
 _PORT: Final = ("namespace", "service", "port", "protocol")

@@ -205,7 +205,7 @@ class _Draft:
                 text = f"HAProxy cannot bind {place}: another program uses it, or the kernel does not allow it"
             elif listener.is_udp:
                 self.made.datagrams.setdefault(place, DatagramFrontend(name, bind, port))
-            elif self._setting.is_reserved(bind, port):
+            elif self._setting.is_used_by_ingresses(bind, port):
                 text = f"{place} is reserved for Ingresses (--http, --https)"
             else:
                 text = self.made.ports.setdefault(place, SharedPort(bind, port, mark)).add_listener(listener)

@@ -108,11 +108,11 @@ class Hosts:
         asking = {ref for key in self._tried for ref in self._hosts.get(key)}
         asking |= {ref for ref, each in self._results.items() if each.shares}
 
-        def host_of(brought: HostEntries) -> HostSteps:
+        def get_or_add_steps(brought: HostEntries) -> HostSteps:
             return hosts.setdefault(brought.key, HostSteps())
 
         def cost(found: Iterable[HostEntries]) -> int:
-            return sum(host_of(each).estimate_more_rules(count_matches(each.entries)) for each in found)
+            return sum(get_or_add_steps(each).estimate_more_rules(count_matches(each.entries)) for each in found)
 
         for ref in self._sort_routes(asking):
             result = self._results[ref]
@@ -131,7 +131,7 @@ class Hosts:
                 refused[ref] = text, found
             shares |= fresh.keys()
             for each in found:
-                host_of(each).add_matches(count_matches(each.entries))
+                get_or_add_steps(each).add_matches(count_matches(each.entries))
         return refused
 
     def _sort_routes(self, refs: Iterable[ObjectRef]) -> list[ObjectRef]:

@@ -1,8 +1,8 @@
 """Groups the listeners that share an address and port, and builds HAProxy's frontends for them. Pure.
 
 A port has one frontend, unless its listeners treat TLS differently: terminate it with HTTP, terminate it without, or
-pass it through. Then each way has a frontend. Clients come to the one that passes TLS through, which forwards the
-others by SNI.
+pass it through. Then each way has a frontend. Clients connect to the frontend that passes TLS through;
+by SNI this frontend forwards connections to the others.
 """
 
 from collections.abc import Iterable, Iterator

@@ -63,7 +63,7 @@ class Policies:
     by_place: dict[Place, PolicyContent] = field(default_factory=dict)
     all: list[PolicyResult] = field(default_factory=list)
 
-    def complete_rule_policy(
+    def inherit_traffic_policies(
         self, route: RouteObject, rule: rule_wire.RouteRule, listener: Listener, policy: Policy, world: GatewayWorld
     ) -> Policy | None:
         """Complete the policy of a rule at a listener; None if a TrafficPolicy for it is invalid."""

@@ -140,7 +140,7 @@ def _may_miss(
     if match.path.match is not Match.EXPRESSION or not is_costly(match.path.path):
         return False
     policies, world = targets.frame.policies, targets.world
-    policy = policies.complete_rule_policy(route, rule, attachment.listener, PLAIN, world)
+    policy = policies.inherit_traffic_policies(route, rule, attachment.listener, PLAIN, world)
     return policy is None or bool(policy.guard) or bool(_list_auth_filters(rule))
 
 
@@ -166,7 +166,7 @@ def _find_rule_target(
         filters.policy = add_timeouts(filters.policy, rule.timeouts, rule.retry)
     filters.policy = add_session_persistence(filters.policy, rule.session_persistence)
     policies, world = targets.frame.policies, targets.world
-    completed = policies.complete_rule_policy(route, rule, attachment.listener, filters.policy, world)
+    completed = policies.inherit_traffic_policies(route, rule, attachment.listener, filters.policy, world)
     if completed is None:
         return CLOSED, yes("ResolvedRefs")
     filters.policy = replace_client_certificate(completed, certificate)

@@ -18,7 +18,7 @@ from vipwire_l7.gateway.run.service_writer import ServiceWriter
 from vipwire_l7.gateway.run.shared_planner import SharedPlanner
 from vipwire_l7.gateway.watch.kinds import RESOURCES, VERSIONS, WITH_INGRESS, choose_versions, make_manifest_reader
 from vipwire_l7.plan.limits import Limited
-from vipwire_l7.run.app import Part, ServedKinds
+from vipwire_l7.run.app import ControllerInput, Part
 from vipwire_l7.run.controller import Controller
 from vipwire_l7.run.desired import Desired
 from vipwire_l7.run.rates import Rate
@@ -59,7 +59,7 @@ class GatewayParts:
         setting: GatewaySetting,
         udp_timeout: float = 60.0,
         reached: Callable[[], tuple[str, ...]] | None = None,
-        ingresses: ServedKinds | None = None,
+        ingresses: ControllerInput | None = None,
     ) -> None:
         """`udp_timeout`: seconds without a datagram after which the relay forgets a client of a UDPRoute.
 
@@ -73,8 +73,8 @@ class GatewayParts:
         self._resources: Mapping[IngressKind, IngressResource] = self._kinds
 
     @property
-    def served(self) -> ServedKinds:
-        return ServedKinds(
+    def served(self) -> ControllerInput:
+        return ControllerInput(
             self._all,
             self._kinds,
             make_manifest_reader(self._kinds),

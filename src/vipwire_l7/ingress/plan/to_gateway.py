@@ -232,7 +232,9 @@ def _write_filters(one: _IngressConversion, rule: PathRule) -> Iterator[Json]:
     rewrite: Json = {"hostname": host} if (host := values.get_text("upstream-vhost")) else {}
     if (target := values.get_text("rewrite-target")) is not None:
         if rule.type is PathType.EXACT or is_expression(rule, values) or "$" in target:
-            one.add_problem("metadata.annotations[rewrite-target]", "of an exact path or an expression is left out")
+            one.add_problem(
+                "metadata.annotations[rewrite-target]", "not converted: the path is exact or an expression"
+            )
         else:
             rewrite["path"] = {"type": "ReplacePrefixMatch", "replacePrefixMatch": target}
     if rewrite:

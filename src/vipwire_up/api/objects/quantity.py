@@ -109,7 +109,7 @@ def _is_extended(name: str) -> bool:
     return "/" in name and _OF_KUBERNETES not in name and not name.startswith("requests.")
 
 
-def _check_name(name: str, path: str) -> Iterator[Cause]:
+def _check_container_resource_name(name: str, path: str) -> Iterator[Cause]:
     if problem := names.check_qualified_name(name):
         yield invalid(path, name, problem)
     elif "/" not in name and name not in _OF_CONTAINERS and not name.startswith("hugepages-"):
@@ -122,7 +122,7 @@ def check_resources(resources: Object, path: str) -> Iterator[Cause]:
     limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
     for part, amounts in (("limits", limits), ("requests", requests)):
         for name in amounts:
-            yield from _check_name(name, f"{path}.{part}[{name}]")
+            yield from _check_container_resource_name(name, f"{path}.{part}[{name}]")
         yield from check_amounts(amounts, f"{path}.{part}")
     for name, text in requests.items():
         wanted, most = read_quantity(text), read_quantity(limits[name]) if name in limits else None

@@ -238,7 +238,7 @@ class Client:
         if answers and not self.cluster:
             named = ", ".join(f"{server.target}: {each.header.cluster_id:x}" for server, each in answers.items())
             raise StoreUnavailableError(
-                f"the members of etcd belong to different clusters ({named}): set the members of one cluster"
+                f"the members of etcd belong to different clusters ({named}): --etcd-servers must name those of one"
             )
         for server, answer in answers.items():
             with contextlib.suppress(ForeignMemberError):

@@ -165,7 +165,7 @@ def decode_elements(payload: memoryview, key: int, data: int = 0) -> Iterable[El
     if plain is not None:
         return map(Element, *plain) if data else map(Element, plain.keys)
     found = (value for kind, value in walk_attributes(members) if kind == wire.LIST_ELEMENT)
-    return [_decode_commented(bytes(value), shape) or _decode_element(value) for value in found]
+    return [_decode_plain_or_commented(bytes(value), shape) or _decode_element(value) for value in found]
 
 
 class _Shape(NamedTuple):
@@ -230,7 +230,7 @@ def _row_layout(head: int, key: int, middle: int, data: int) -> struct.Struct:
     return struct.Struct(f"={head}s{key}s{middle}s{data}s")
 
 
-def _decode_commented(member: bytes, shape: _Shape) -> Element | None:
+def _decode_plain_or_commented(member: bytes, shape: _Shape) -> Element | None:
     """Decode an element of the plain shape, perhaps with a comment; None if it has another shape."""
     head, middle = _build_frame(*shape, 0)
     between = 8 + shape.key

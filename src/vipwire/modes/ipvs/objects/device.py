@@ -35,6 +35,7 @@ from vipwire.linux.netlink.route import GET_ROUTE, LOCAL, decode_route, encode_g
 from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkError, NetlinkSocket
 from vipwire.model.net import Address, Family, family_of, format_address
 from vipwire.modes.ipvs.objects.names import DEVICE
+from vipwire.reconcile.delta import SentBytes
 
 
 def link_index(netlink: NetlinkSocket, name: str) -> int | None:
@@ -128,8 +129,8 @@ class Device:
         index = self._find_index()
         return [] if index is None else self._list_addresses(index, self._family)
 
-    def add(self, addresses: Sequence[Address]) -> int:
-        """Add addresses, and the device if it is missing; return the bytes sent."""
+    def add_addresses(self, addresses: Sequence[Address]) -> SentBytes:
+        """Add addresses, and the device if it is missing."""
         if not addresses:
             return 0
         index = self._find_index()
@@ -161,23 +162,22 @@ class Device:
         found = decode_route(answer.payload)
         return found is not None and found.type == LOCAL
 
-    def remove(self, addresses: Sequence[Address]) -> int:
-        """Remove addresses; return the bytes sent."""
+    def remove_addresses(self, addresses: Sequence[Address]) -> SentBytes:
         index = self._find_index() if addresses else None
         return 0 if index is None else self._change_addresses(DELETE_ADDRESS, index, addresses, errno.EADDRNOTAVAIL)
 
-    def delete(self) -> bool:
+    def delete_device(self) -> bool:
         """Remove the family's addresses, and the device if the other family has none; report whether any existed."""
         index = self._find_index()
         if index is None:
             return False
         found = self._list_addresses(index, self._family)
-        self.remove(found)
+        self.remove_addresses(found)
         if not any(self._list_addresses(index, family) for family in Family):
             delete_link(self._link, index)
         return bool(found)
 
-    def _change_addresses(self, kind: int, index: int, addresses: Sequence[Address], harmless: int) -> int:
+    def _change_addresses(self, kind: int, index: int, addresses: Sequence[Address], harmless: int) -> SentBytes:
         flags = NLM_F_CREATE | NLM_F_EXCL if kind == NEW_ADDRESS else 0
         sent = send_batch(self._link, [NetlinkRequest(kind, encode_vip(index, each), flags) for each in addresses])
         for at, answer in sent.refused.items():

@@ -7,7 +7,7 @@ from vipwire.modes.ipvs.objects.names import RangeRule, Rules
 from vipwire.modes.xtables import tool as xtables
 from vipwire.modes.xtables.choice import find_used_tools, first_accepted
 from vipwire.modes.xtables.save import ChainName
-from vipwire.reconcile.delta import Delta
+from vipwire.reconcile.delta import Delta, SentBytes
 
 _PURPOSE = "ipvs mode"
 _LIMIT_SECONDS = 60.0
@@ -35,15 +35,15 @@ class ChainTool:
         """Print all rules with counters. Raise UnsupportedError if neither variant works."""
         return self.require().save(counted=True)
 
-    def write(self, delta: Delta[ChainName, Rules]) -> int:
-        """Apply a difference; return the bytes sent. Raise CommitError if iptables refuses a table."""
+    def write(self, delta: Delta[ChainName, Rules]) -> SentBytes:
+        """Apply a difference. Raise CommitError if iptables refuses a table."""
         return self._restore(restore_text(delta))
 
-    def write_rules(self, delta: Delta[RangeRule, int]) -> int:
-        """Apply a difference of single rules; return the bytes sent. Raise CommitError if refused."""
+    def write_rules(self, delta: Delta[RangeRule, int]) -> SentBytes:
+        """Apply a difference of single rules. Raise CommitError if refused."""
         return self._restore(rules_text(delta))
 
-    def _restore(self, text: str) -> int:
+    def _restore(self, text: str) -> SentBytes:
         if text:
             self.require().restore(text)
         return len(text)

@@ -18,6 +18,7 @@ from vipwire.linux.netlink.socket import NETLINK_ROUTE, NetlinkSocket
 from vipwire.model.net import Address, Family, Prefix, format_address
 from vipwire.modes.ipvs.objects.names import ROUTE_TABLE as TABLE
 from vipwire.modes.ipvs.objects.names import RULE_PRIORITY as PRIORITY
+from vipwire.reconcile.delta import SentBytes
 
 
 class PolicyRouting:
@@ -37,12 +38,10 @@ class PolicyRouting:
         rules = [rtnetlink.decode_rule(payload) for payload in self._link.dump(rtnetlink.GET_RULE, request)]
         return [each.mark for each in rules if each.mark and (each.table, each.priority) == (TABLE, PRIORITY)]
 
-    def add_marks(self, marks: Sequence[int]) -> int:
-        """Add the rules of marks; return the bytes sent."""
+    def add_marks(self, marks: Sequence[int]) -> SentBytes:
         return self._change_rules(rtnetlink.NEW_RULE, marks, errno.EEXIST)
 
-    def remove_marks(self, marks: Sequence[int]) -> int:
-        """Remove the rules of marks; return the bytes sent."""
+    def remove_marks(self, marks: Sequence[int]) -> SentBytes:
         return self._change_rules(rtnetlink.DELETE_RULE, marks, errno.ENOENT)
 
     def list_routes(self) -> list[Address]:
@@ -53,17 +52,16 @@ class PolicyRouting:
         local = (TABLE, rtnetlink.LOCAL)
         return [each.destination.network for each in routes if each and (each.table, each.type) == local]
 
-    def add_routes(self, addresses: Sequence[Address]) -> int:
-        """Add local routes; return the bytes sent."""
+    def add_routes(self, addresses: Sequence[Address]) -> SentBytes:
         payloads = [_encode_local_route(each, rtnetlink.STATIC, SCOPE_HOST) for each in addresses]
         return self._change_routes(rtnetlink.NEW_ROUTE, addresses, payloads, errno.EEXIST)
 
-    def remove_routes(self, addresses: Sequence[Address]) -> int:
-        """Remove local routes of any protocol (0) and scope, also those of other tools; return the bytes sent."""
+    def remove_routes(self, addresses: Sequence[Address]) -> SentBytes:
+        """Remove local routes of any protocol (0) and scope, also those of other tools."""
         payloads = [_encode_local_route(each, 0, SCOPE_ANY) for each in addresses]
         return self._change_routes(rtnetlink.DELETE_ROUTE, addresses, payloads, errno.ESRCH)
 
-    def _change_rules(self, kind: int, marks: Sequence[int], harmless: int) -> int:
+    def _change_rules(self, kind: int, marks: Sequence[int], harmless: int) -> SentBytes:
         payloads = [
             rtnetlink.encode_rule(self._family, rtnetlink.RoutingRule(TABLE, PRIORITY, mark)) for mark in marks
         ]
@@ -71,14 +69,14 @@ class PolicyRouting:
             kind, payloads, harmless, lambda at: f"ip rule fwmark {marks[at]:#x} lookup {TABLE}"
         )
 
-    def _change_routes(self, kind: int, to: Sequence[Address], payloads: Sequence[bytes], harmless: int) -> int:
+    def _change_routes(self, kind: int, to: Sequence[Address], payloads: Sequence[bytes], harmless: int) -> SentBytes:
         return self._send_requests(
             kind, payloads, harmless, lambda at: f"ip route local {format_address(to[at])} dev lo table {TABLE}"
         )
 
     def _send_requests(
         self, kind: int, payloads: Sequence[bytes], harmless: int, command: Callable[[int], str]
-    ) -> int:
+    ) -> SentBytes:
         new = kind in (rtnetlink.NEW_RULE, rtnetlink.NEW_ROUTE)
         flags = NLM_F_CREATE | NLM_F_EXCL if new else 0
         sent = send_batch(self._link, [NetlinkRequest(kind, payload, flags) for payload in payloads])

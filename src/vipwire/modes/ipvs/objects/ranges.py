@@ -68,7 +68,7 @@ def build_segment_rule(wide: RangeFrontend, family: Family) -> RangeRule:
     return RangeRule("mangle", SEGMENTS, f"{words} -j TCPMSS --set-mss {compute_maximum_segment(family)}")
 
 
-def build_masquerade_rules(wide: RangeFrontend) -> Iterator[RangeRule]:
+def build_nat_rules(wide: RangeFrontend) -> Iterator[RangeRule]:
     """Mark packets for masquerading, as KUBE-SERVICES does for a single port; then accept, which ends table nat."""
     frontend, here = wide.frontend, format_host(wide.key.address)
     if frontend.kind is FrontendKind.CLUSTER_IP:

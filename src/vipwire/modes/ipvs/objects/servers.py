@@ -26,6 +26,7 @@ from vipwire.linux.netlink.ipvs import (
 from vipwire.linux.netlink.socket import NETLINK_GENERIC, NetlinkError, NetlinkSocket
 from vipwire.model.net import Address, Family
 from vipwire.modes.ipvs.objects.names import describe_server
+from vipwire.reconcile.delta import SentBytes
 
 _PROTOCOLS = {"TCP": 6, "UDP": 17, "SCTP": 132}
 _METHODS = {
@@ -191,7 +192,7 @@ class IpvsServers:
         (answer,) = self._generic.request(self._number, ipvs.encode_get_timeouts())
         return ipvs.decode_timeouts(answer.payload)
 
-    def apply(self, changes: Iterable[ServerCommand]) -> int:
+    def apply(self, changes: Iterable[ServerCommand]) -> SentBytes:
         """Apply changes in order; return the bytes sent. Raise CommitError for the first one that the kernel refuses.
 
         An existing object is set instead of added, a missing one is added instead of set, and deleting a missing one

@@ -24,6 +24,7 @@ from vipwire.linux.netlink.message import Acknowledgement
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkError, NetlinkSocket
 from vipwire.model.net import Family
 from vipwire.modes.ipvs.objects.names import BESIDE, Ipset, Object, ObjectKey, Set, SetEntry, set_name, set_spec
+from vipwire.reconcile.delta import SentBytes
 
 _BUSY = 4100  # IPSET_ERR_BUSY
 _REASONS = {
@@ -79,8 +80,7 @@ class Sets:
             if error.errno != errno.ENOENT:
                 raise
 
-    def create(self, specs: Mapping[str, IpsetSpec]) -> int:
-        """Create sets; return the bytes sent."""
+    def create_sets(self, specs: Mapping[str, IpsetSpec]) -> SentBytes:
         requests = [
             NetlinkRequest(
                 IpsetMessage.CREATE, encode_create(self._family, name, spec, self._find_revision(spec.type))
@@ -89,15 +89,15 @@ class Sets:
         ]
         return self._send_requests(requests, list(specs), "create")
 
-    def replace(self, name: str, spec: IpsetSpec, *, keeps: bool) -> int:
-        """Give an existing set another definition; return the bytes sent.
+    def replace(self, name: str, spec: IpsetSpec, *, keeps: bool) -> SentBytes:
+        """Give an existing set another definition.
 
         `keeps`: the elements stay, and rules meet them in the old or in the new set. Otherwise the old set is of
         another type or family: raise CommitError if rules use it.
         """
         if not keeps:
             try:
-                return self.destroy([name]) + self.create({name: spec})
+                return self.destroy_sets([name]) + self.create_sets({name: spec})
             except CommitError as error:
                 if error.errno != _BUSY:
                     raise
@@ -107,29 +107,26 @@ class Sets:
                     errno=error.errno,
                 ) from error
         beside = BESIDE[self._family]
-        size = self.destroy([beside])  # an earlier replacement may have been interrupted
+        size = self.destroy_sets([beside])  # an earlier replacement may have been interrupted
         elements = [each for part in self._list_set(name) for each in part.elements]
-        size += self.create({beside: spec})
-        size += self.add({SetEntry(beside, element): mark if spec.marks else 0 for element, mark in elements})
+        size += self.create_sets({beside: spec})
+        size += self.add_entries({SetEntry(beside, element): mark if spec.marks else 0 for element, mark in elements})
         size += self._send_requests(
             [NetlinkRequest(IpsetMessage.SWAP, encode_swap(self._family, name, beside))], [name], "replace"
         )
-        return size + self.destroy([beside])
+        return size + self.destroy_sets([beside])
 
-    def destroy(self, names: list[str]) -> int:
-        """Destroy sets; return the bytes sent."""
+    def destroy_sets(self, names: list[str]) -> SentBytes:
         requests = [NetlinkRequest(IpsetMessage.DESTROY, encode_set_name(self._family, name)) for name in names]
         return self._send_requests(requests, names, "destroy")
 
-    def add(self, entries: Mapping[SetEntry, int]) -> int:
-        """Add elements; return the bytes sent."""
-        return self._change_entries(IpsetMessage.ADD, entries, "add to")
+    def add_entries(self, entries: Mapping[SetEntry, int]) -> SentBytes:
+        return self._send_entries(IpsetMessage.ADD, entries, "add to")
 
-    def delete(self, entries: Mapping[SetEntry, int]) -> int:
-        """Delete elements; return the bytes sent."""
-        return self._change_entries(IpsetMessage.DELETE, entries, "delete from")
+    def delete_entries(self, entries: Mapping[SetEntry, int]) -> SentBytes:
+        return self._send_entries(IpsetMessage.DELETE, entries, "delete from")
 
-    def _change_entries(self, kind: IpsetMessage, entries: Mapping[SetEntry, int], verb: str) -> int:
+    def _send_entries(self, kind: IpsetMessage, entries: Mapping[SetEntry, int], verb: str) -> SentBytes:
         by_set: dict[str, list[tuple[IpsetEntry, int]]] = {}
         for entry, mark in entries.items():
             by_set.setdefault(entry.set, []).append((entry.element, mark if kind is IpsetMessage.ADD else 0))
@@ -141,7 +138,7 @@ class Sets:
                 names.append(name)
         return self._send_requests(requests, names, verb)
 
-    def _send_requests(self, requests: list[NetlinkRequest], names: list[str], verb: str) -> int:
+    def _send_requests(self, requests: list[NetlinkRequest], names: list[str], verb: str) -> SentBytes:
         self._netfilter.drain()
         sent = send_batch(self._netfilter, requests)
         for at, answer in sent.refused.items():

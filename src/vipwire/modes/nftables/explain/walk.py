@@ -302,7 +302,7 @@ class _Evaluation:
             case grammar.Numgen(in_turn, modulus, offset):
                 made = self._choose_number(modulus, offset, IN_TURN if in_turn else BY_CHANCE)
             case grammar.Jhash():
-                made = self._hash_fields(value)
+                made = self._choose_slot_by_hash(value)
             case _:
                 made = value
         if meta == kernel.META_PRIORITY:
@@ -335,7 +335,7 @@ class _Evaluation:
         run.modulus, run.offset = modulus, offset
         return _HOST.pack(offset + self._walker.choice % modulus)
 
-    def _hash_fields(self, asked: Jhash) -> bytes:
+    def _choose_slot_by_hash(self, asked: Jhash) -> bytes:
         """Compute the slot from the client; a hash of the client's unknown port yields `choice` instead."""
         try:
             key = self._read_key(asked.sources)

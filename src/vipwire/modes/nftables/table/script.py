@@ -149,7 +149,7 @@ def _list_replaced(key: ObjectKey, value: Object, other: Object) -> Iterable[tup
 
 
 def _group_objects(objects: Iterable[tuple[ObjectKey, Object]]) -> _Groups:
-    """Group the objects of one message: a set's elements; the chains; the sets; the flowtables."""
+    """Group objects by message: one for the elements of each set, one for all chains, all sets, all flowtables."""
     groups: _Groups = {}
     for (name, key), value in objects:
         if (group := groups.get(name)) is None:

@@ -32,7 +32,7 @@ class Range(NamedTuple):
 
 
 class RuleHead(NamedTuple):
-    """The words before the matches; `protocol` is 0 and `interface` empty for any."""
+    """The words before the matches. `protocol` 0 is any protocol, an empty `interface` any interface."""
 
     source: Range | None = None
     destination: Range | None = None

@@ -86,7 +86,7 @@ class GatewaySetting:
     """
     limits: Most = field(default_factory=lambda: MOST)
 
-    def is_reserved(self, bind: str, port: int) -> bool:
+    def is_used_by_ingresses(self, bind: str, port: int) -> bool:
         """Report whether Ingresses use an address and port. `[::]` covers all IPv4 addresses as well."""
         return f"{'*' if bind in _EVERYWHERE else bind}:{port}" in self.reserved
 
