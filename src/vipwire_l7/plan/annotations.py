@@ -171,8 +171,8 @@ _UNREAD_CHANGES: Final[Mapping[str, str]] = {
 class AnnotationValues:
     """The values of an Ingress's annotations, by vipwire's names.
 
-    `closed`: an annotation that limits access was invalid. `nginx_rewrite`: the annotation is
-    `nginx.ingress.kubernetes.io/rewrite-target`, with the meaning of ingress-nginx.
+    `closed`: an annotation that limits access was invalid. `nginx_rewrite`: the Ingress has
+    ingress-nginx's annotation `rewrite-target`, with the meaning of ingress-nginx.
     """
 
     values: Mapping[str, object]
