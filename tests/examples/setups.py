@@ -84,7 +84,7 @@ def ended(command: str) -> str:
     return f"while pkill -0 -f '{command}'; do sleep 0.1; done"
 
 
-HEALTHY: Final = "until curl -f http://127.0.0.1:10256/healthz; do sleep 0.1; done"
+SYNCED: Final = "until curl -f http://127.0.0.1:10256/readyz; do sleep 0.1; done"
 PODS_ANSWER: Final = "until curl -f http://127.0.0.11:8080/ && curl -f http://127.0.0.12:8080/; do sleep 0.2; done"
 READY: Final = "until curl -fk https://10.0.0.1:6443/readyz; do sleep 0.2; done"
 STOPPED: Final = stopped("vipwire up")

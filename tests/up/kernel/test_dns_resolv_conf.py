@@ -97,7 +97,7 @@ from vipwire.model.net import format_address
 from vipwire_l7.plan.destinations import Destinations
 from vipwire_l7.run.surroundings import DestinationFollower
 async def ask():
-    follower = DestinationFollower(Destinations(), ())
+    follower = DestinationFollower(Destinations(), (), lambda _services: None)
     while sys.stdin.readline():
         found = await follower._query_addresses(sys.argv[1])
         print(*map(format_address, found.addresses if found else ()), flush=True)
