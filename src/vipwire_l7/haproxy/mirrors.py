@@ -5,7 +5,8 @@ pool that the copy's header names: so these endpoints change like all others.
 
 For a mirror, a filter reads the request as it passes and sends the copy after its last byte. No request waits for a
 mirror, so streams and slow uploads are not delayed. A request whose body is longer than the filter's limit is not
-mirrored. An error in a filter would end the process (2.6), so each of its functions runs protected.
+mirrored; with HAProxy 2.9 and later, nor is a body of unknown length, such as gRPC's. An error in a filter would end
+the process (2.6), so each of its functions runs protected.
 
 HAProxy keeps a copy until the mirror answers, so a mirror gets few copies at a time. Lua discards the response as it
 arrives, until it ends, is too long or too late. The frontend turns all responses but gRPC's into a 204.
@@ -70,6 +71,9 @@ local function exchange(socket, head, parts)
   -- HAProxy closes the connection of a longer answer only when it times out: the copy counts for as long.
   if left <= 0 then core.sleep(LASTS) end
 end
+-- From HAProxy 2.9, a filter that reads a request of unknown length stops it at its second or third piece.
+local version = string.match(core.get_info()["Version"] or "", "^%d+%.%d+")
+local reads_streams = tonumber(version or "0") < 2.9
 local Mirror = {id = "vipwire_mirror", flags = filter.FLT_CFG_FL_HTX}
 Mirror.__index = Mirror
 function Mirror:new() return setmetatable({}, {__index = self}) end
@@ -86,6 +90,7 @@ local function is_drawn(urn, txn)
   return hit
 end
 Mirror.http_headers = protected(function(self, txn, message)
+  if not reads_streams and not message:eom() and not txn.f:req_hdr("content-length") then return end
   if not is_drawn(self.urn, txn) then return end
   local sent = {txn.f:method() .. " " .. txn.f:pathq() .. " HTTP/1.1", "connection: close",
                 "host: " .. (txn.f:req_hdr("host") or "mirror"), "HEADER: " .. self.pool, "HEADER: copy"}
