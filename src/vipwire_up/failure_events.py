@@ -26,7 +26,7 @@ class Complaints:
         self._waiting: deque[tuple[Key, str]] = deque()
         self._heard = asyncio.Event()
 
-    def note_failure(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
+    def record_failure(self, part: str, thing: Hashable, error: Exception, *, again: bool) -> None:
         known = isinstance(thing, Key) and thing.resource in BY_ID and thing.resource != EVENTS.id
         if known and not again and len(self._waiting) < _MOST:
             assert isinstance(thing, Key)  # noqa: S101  # as above

@@ -136,7 +136,7 @@ class _Cluster:
     def __init__(self, setting: Setting, registry: Registry) -> None:
         self._setting, self._registry = setting, registry
         self._complaints = Complaints(registry)
-        self._supervisor = WatchedSupervisor(self._complaints.note_failure)
+        self._supervisor = WatchedSupervisor(self._complaints.record_failure)
         self._services = OwnServices(registry, self._supervisor.guard("own Services"))
         self._own = OwnAddresses(setting.node, setting.node_ips, probes=setting.probes)
         objects = LocalObjects(registry, "vipwire-node")

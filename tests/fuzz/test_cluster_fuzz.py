@@ -19,7 +19,7 @@ from vipwire_up.api.objects.schema import Shape, Type
 from vipwire_up.api.patches.apply import (
     FieldManager,
     apply_configuration,
-    note_update,
+    assign_changed_fields,
     read_ownership,
     write_ownership,
 )
@@ -166,8 +166,8 @@ def test_with_force_a_manager_has_its_way_and_takes_nothing_else(mine: Any, thei
 
 @given(SPECS, SPECS)
 def test_after_an_update_every_field_has_an_owner(first: Any, second: Any) -> None:
-    owned = note_update({}, FieldManager("a"), {}, first, SERVICES.type, "1")
-    owned = note_update(owned, FieldManager("b"), first, second, SERVICES.type, "2")
+    owned = assign_changed_fields({}, FieldManager("a"), {}, first, SERVICES.type, "1")
+    owned = assign_changed_fields(owned, FieldManager("b"), first, second, SERVICES.type, "2")
     held = frozenset().union(*(entry.paths for entry in owned.values()))
     assert held == paths_of_members(second, SERVICES.type, whole=True).keys()
     assert read_ownership(write_ownership(owned)) == {who: entry for who, entry in owned.items() if entry.paths}

@@ -21,7 +21,7 @@ def parse_given_flags(words: Sequence[str]) -> Given:
 
 
 def run_command(given: Given) -> int:
-    """Run the proxy, or the other action of a flag; return the exit status."""
+    """Run the proxy, or do what `--cleanup` or `--write-config-to` orders; return the exit status."""
     reread = partial(build_config, given)
     with plain_errors(MISUSED):
         config, warnings = reread()

@@ -87,7 +87,7 @@ class Decoder:
 
     def _locate_message(self, path: str, text: str) -> str:
         at = path
-        while at and at not in self._lines:  # an alias has its lines at the anchor
+        while at and at not in self._lines:  # the values of an alias have the lines of its anchor
             at = at[: max(at.rfind("."), at.rfind("["), 0)]
         return f"{self.file}:{self._lines.get(at, 1)}: {path}: {text}"
 

@@ -111,7 +111,7 @@ class _Reading:
     def handle_event(self, event: Any) -> None:
         self._line = event.start_mark.line + 1
         if self._frames and isinstance(self._frames[-1].values, list):
-            self._note_line()
+            self._record_line()
         match event:
             case yaml.ScalarEvent():
                 value = _read_scalar(event)
@@ -183,9 +183,9 @@ class _Reading:
             if self._repeated is None:
                 raise ValueError(f"duplicate key {frame.key!r}")
             self._repeated.append(self._format_current_path())
-        self._note_line()
+        self._record_line()
 
-    def _note_line(self) -> None:
+    def _record_line(self) -> None:
         if self._lines is not None:
             self._lines[self._format_current_path()] = self._line
 

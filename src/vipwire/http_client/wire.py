@@ -55,7 +55,7 @@ class Wire(asyncio.Protocol):
         answer.begun, answer.moved = True, False
         try:
             self._parser.feed_data(data)
-            answer.note_consumed(len(data))
+            answer.record_consumed(len(data))
         except httptools.HttpParserUpgrade:
             answer.fail(HttpError("the server changes to another protocol"))
         except (httptools.HttpParserError, ValueError) as error:
@@ -215,7 +215,7 @@ class Response:
             self._take = None
             self._wake()
 
-    def note_consumed(self, size: int) -> None:
+    def record_consumed(self, size: int) -> None:
         """Count parsed bytes. Raise ValueError if heads and trailers exceed `LONGEST_HEAD`."""
         self._aside = 0 if self.moved else self._aside + size
         if self._aside > LONGEST_HEAD:

@@ -64,7 +64,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     def accept(self, accepted: socket.socket) -> None:
         """Keep the socket, so that the connection can be closed during the TLS handshake."""
         self._accepted = accepted
-        self._start_timer(self._room.limits.first_seconds)
+        self._set_deadline(self._room.limits.first_seconds)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -98,7 +98,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._reader.unparsed >= READ_AHEAD:
             self._open_transport().pause_reading()
         if self._task is None and (self._reader.exchange is not None or self._reader.refused is not None):
-            self._stop_timer()
+            self._clear_deadline()
             self._task = asyncio.get_running_loop().create_task(self._answer_requests())
 
     def eof_received(self) -> bool:
@@ -108,7 +108,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._half_closed = True
         self._reader.break_off()
         if self._written.is_set():
-            self._start_timer(LINGER_SECONDS)
+            self._set_deadline(LINGER_SECONDS)
         return True
 
     def pause_writing(self) -> None:
@@ -259,7 +259,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             raise ClientGoneError
         if self._written.is_set():
             return
-        self._stop_timer()
+        self._clear_deadline()
         self._room.wait(self)
         self._room.bound_unread()
         try:
@@ -291,9 +291,9 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def _await_client(self, seconds: float) -> None:
         self._room.wait(self)
-        self._start_timer(seconds)
+        self._set_deadline(seconds)
 
-    def _start_timer(self, seconds: float) -> None:
+    def _set_deadline(self, seconds: float) -> None:
         loop = asyncio.get_running_loop()
         self._deadline = loop.time() + seconds
         if self._timer is not None and self._timer.when() > self._deadline:
@@ -301,7 +301,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._timer = None
         self._timer = self._timer or loop.call_at(self._deadline, self._check_deadline)
 
-    def _stop_timer(self) -> None:
+    def _clear_deadline(self) -> None:
         self._deadline = math.inf  # keep the timer: a connection with many requests needs few
 
     def _check_deadline(self) -> None:

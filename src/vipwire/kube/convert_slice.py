@@ -36,9 +36,9 @@ def convert_slice(source: wire.WireEndpointSlice) -> tuple[EndpointSlice | None,
     found = Findings("EndpointSlice", ObjectName(namespace, meta.name or ""))
     family = _FAMILIES.get(source.address_type or "")
     if family is None:
-        found.note_problem("addressType", f"{source.address_type!r} is unknown (allowed: IPv4, IPv6, FQDN)")
+        found.add_problem("addressType", f"{source.address_type!r} is unknown (allowed: IPv4, IPv6, FQDN)")
     if not is_label(labels.service):
-        found.note_problem(
+        found.add_problem(
             "metadata.labels[kubernetes.io/service-name]", f"{labels.service[:80]!r} is not the name of a Service"
         )
         family = None
@@ -125,7 +125,7 @@ def _convert_each_port(
         if name is None or protocol is None or number is None:
             continue
         if name in names:
-            found.note_problem(f"{path}.name", f"{name!r} is duplicate: vipwire uses the first")
+            found.add_problem(f"{path}.name", f"{name!r} is duplicate: vipwire uses the first")
             continue
         names.add(name)
         yield EndpointPort(intern(name), protocol, number)
@@ -156,12 +156,12 @@ def _convert_endpoints(
 def _choose_address(source: wire.WireEndpoint, index: int, size: int, found: Findings) -> Address | None:
     """Read the first address: the others have no defined meaning, and no proxy uses them."""
     if not source.addresses:
-        found.note_problem(f"endpoints[{index}].addresses", "is missing")
+        found.add_problem(f"endpoints[{index}].addresses", "is missing")
         return None
     text = source.addresses[0]
     address = found.address(f"endpoints[{index}].addresses[0]", text, local_use=False)
     if address is not None and len(address) != size:
-        found.note_problem(f"endpoints[{index}].addresses[0]", f"{text!r} is not of the slice's addressType")
+        found.add_problem(f"endpoints[{index}].addresses[0]", f"{text!r} is not of the slice's addressType")
         return None
     return address
 

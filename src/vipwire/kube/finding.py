@@ -38,7 +38,7 @@ class Findings:
         self._problems: list[Problem] = []
         self._untold = 0
 
-    def note_problem(self, field: str, message: str) -> None:
+    def add_problem(self, field: str, message: str) -> None:
         """Add one problem; beyond `MOST_PROBLEMS`, only count it."""
         if len(self._problems) < MOST_PROBLEMS:
             self._problems.append(Problem(self.kind, self.name, field, message))
@@ -63,10 +63,10 @@ class Findings:
         try:
             address = parse_address(text or "")
         except ValueError as error:
-            self.note_problem(field, str(error))
+            self.add_problem(field, str(error))
             return None
         if special := describe_special_use(address, link_local=not local_use):
-            self.note_problem(field, f"{text!r} is {special}, which cannot be an endpoint")
+            self.add_problem(field, f"{text!r} is {special}, which cannot be an endpoint")
             return None
         return address
 
@@ -90,7 +90,7 @@ class Findings:
             try:
                 found[Prefix.parse(text.strip())] = None
             except ValueError as error:
-                self.note_problem(f"{field}[{index}]", str(error))
+                self.add_problem(f"{field}[{index}]", str(error))
         return tuple(found)
 
     def protocol(self, field: str, text: str | None) -> Protocol | None:
@@ -100,13 +100,13 @@ class Findings:
         try:
             return Protocol[text]
         except KeyError:
-            self.note_problem(field, f"{text!r} is not a protocol (allowed: {_ALLOWED_PROTOCOLS})")
+            self.add_problem(field, f"{text!r} is not a protocol (allowed: {_ALLOWED_PROTOCOLS})")
             return None
 
     def port(self, field: str, number: int | None) -> int | None:
         if number is not None and 0 < number < 65536:
             return number
-        self.note_problem(field, "is missing" if number is None else f"{number} is not a port (allowed: 1 to 65535)")
+        self.add_problem(field, "is missing" if number is None else f"{number} is not a port (allowed: 1 to 65535)")
         return None
 
     def choice(self, field: str, text: str | None, default: Choice) -> Choice:
@@ -116,7 +116,7 @@ class Findings:
         members: Mapping[str, Choice] = _map_members_by_value(type(default))
         if (member := members.get(text)) is not None:
             return member
-        self.note_problem(field, f"{text!r} is unknown (allowed: {', '.join(members)}): vipwire uses {default.value}")
+        self.add_problem(field, f"{text!r} is unknown (allowed: {', '.join(members)}): vipwire uses {default.value}")
         return default
 
     def timestamp(self, field: str, text: str | None) -> float | None:
@@ -126,26 +126,24 @@ class Findings:
         try:
             return _parse_instant(text)
         except (ValueError, OverflowError):
-            self.note_problem(field, f"{text!r} is not a time (RFC 3339)")
+            self.add_problem(field, f"{text!r} is not a time (RFC 3339)")
             return None
 
     def port_name(self, field: str, text: str | None) -> str | None:
         """Read a port's name, a DNS label or "": the kernel's comments and chain names contain it."""
         if not text or _LABEL.fullmatch(text):
             return text or ""
-        self.note_problem(field, f"{_cut_text(text)!r} is not a DNS label of at most 63 characters")
+        self.add_problem(field, f"{_cut_text(text)!r} is not a DNS label of at most 63 characters")
         return None
 
     def named(self, *, namespaced: bool) -> bool:
         """Check the object's name as the API server does, so that it is safe in comments and scripts."""
         namespace, name = self.name
         if not _SUBDOMAIN.fullmatch(name):
-            self.note_problem(
-                "metadata.name", f"{_cut_text(name)!r} is not a DNS subdomain of at most 253 characters"
-            )
+            self.add_problem("metadata.name", f"{_cut_text(name)!r} is not a DNS subdomain of at most 253 characters")
             return False
         if namespaced and not is_label(namespace):
-            self.note_problem(
+            self.add_problem(
                 "metadata.namespace", f"{_cut_text(namespace)!r} is not a DNS label of at most 63 characters"
             )
             return False

@@ -103,14 +103,14 @@ def _convert_cluster_ips(spec: wire.ServiceSpec, found: Findings) -> tuple[Addre
         address = found.address("spec.clusterIP", spec.cluster_ip)
         addresses = () if address is None else (address,)
     else:
-        found.note_problem("spec.clusterIP", "is missing: a Service needs a cluster IP here, or None to be headless")
+        found.add_problem("spec.clusterIP", "is missing: a Service needs a cluster IP here, or None to be headless")
         return ()
     if len(addresses) <= 1:
         return addresses
     by_family: dict[Family, Address] = {}
     for address in addresses:
         if by_family.setdefault(family_of(address), address) != address:
-            found.note_problem(
+            found.add_problem(
                 "spec.clusterIPs", f"has more than one {family_of(address).value} address: vipwire uses the first"
             )
     return tuple(by_family.values())
@@ -142,7 +142,7 @@ def _convert_each_port(
     ports: tuple[wire.WireServicePort, ...], kind: ServiceType, found: Findings
 ) -> Iterator[ServicePort]:
     if not ports:
-        found.note_problem("spec.ports", "is missing: the Service has no ports")
+        found.add_problem("spec.ports", "is missing: the Service has no ports")
     numbers, names, node_ports = set(), set(), set()
     for index, source in enumerate(ports):
         path = f"spec.ports[{index}]"
@@ -150,15 +150,15 @@ def _convert_each_port(
         if port is None:
             continue
         if (port.port, port.protocol) in numbers:
-            found.note_problem(
+            found.add_problem(
                 f"{path}.port", f"{port.port}/{port.protocol.name} is duplicate: vipwire uses the first"
             )
             continue
         if port.name in names:
-            found.note_problem(f"{path}.name", f"{port.name!r} is duplicate: vipwire uses the first")
+            found.add_problem(f"{path}.name", f"{port.name!r} is duplicate: vipwire uses the first")
             continue
         if port.node_port and (port.node_port, port.protocol) in node_ports:
-            found.note_problem(
+            found.add_problem(
                 f"{path}.nodePort", f"{port.node_port}/{port.protocol.name} is duplicate: vipwire ignores this one"
             )
             port = ServicePort(port.name, port.protocol, port.port)
@@ -174,7 +174,7 @@ def _convert_port(source: wire.WireServicePort, path: str, kind: ServiceType, fo
     number = found.port(f"{path}.port", source.port)
     node_port = 0
     if source.node_port and kind is ServiceType.CLUSTER_IP:
-        found.note_problem(f"{path}.nodePort", "needs spec.type NodePort or LoadBalancer: vipwire ignores it")
+        found.add_problem(f"{path}.nodePort", "needs spec.type NodePort or LoadBalancer: vipwire ignores it")
     elif source.node_port:
         node_port = found.port(f"{path}.nodePort", source.node_port) or 0
     if name is None or protocol is None or number is None:
@@ -198,7 +198,7 @@ def _convert_source_ranges(spec: wire.ServiceSpec, found: Findings) -> tuple[tup
         return (), True
     ranges = found.prefixes("spec.loadBalancerSourceRanges", texts)
     if not ranges:
-        found.note_problem(
+        found.add_problem(
             "spec.loadBalancerSourceRanges", "has no valid CIDR: vipwire ignores the load balancer's addresses"
         )
     return ranges, False
@@ -234,7 +234,7 @@ def _convert_affinity(spec: wire.ServiceSpec, found: Findings) -> int | None:
         return DEFAULT_AFFINITY_SECONDS
     if 0 < seconds <= MOST_AFFINITY_SECONDS:
         return seconds
-    found.note_problem(
+    found.add_problem(
         "spec.sessionAffinityConfig.clientIP.timeoutSeconds",
         f"{seconds} is not 1 to {MOST_AFFINITY_SECONDS}: vipwire uses {DEFAULT_AFFINITY_SECONDS}",
     )
@@ -290,12 +290,12 @@ def convert_cidr(source: wire.WireServiceCIDR) -> tuple[ServiceCIDR | None, tupl
     texts = (source.spec.cidrs if source.spec else None) or ()
     for prefix in found.prefixes("spec.cidrs", texts):
         if prefix.family in by_family:
-            found.note_problem("spec.cidrs", f"has more than one {prefix.family.value} CIDR: vipwire uses the first")
+            found.add_problem("spec.cidrs", f"has more than one {prefix.family.value} CIDR: vipwire uses the first")
             continue
         by_family[prefix.family] = None
         kept.append(prefix)
     if not kept:
-        found.note_problem("spec.cidrs", "has no valid CIDR")
+        found.add_problem("spec.cidrs", "has no valid CIDR")
         return None, found.problems()
     return ServiceCIDR(found.name.name, tuple(kept)), found.problems()
 

@@ -187,10 +187,10 @@ class Ejections:
         """Bring back endpoints whose time is over; return the Services to plan."""
         ports = {port for (port, _), until in self._out.items() if until <= now}
         for port in ports:
-            self._note_returned(port, self._services[port.service][port].bring_back(now))
+            self._record_returned(port, self._services[port.service][port].bring_back(now))
         return {port.service for port in ports}
 
-    def _note_returned(self, port: ServicePortName, keys: Iterable[EndpointKey]) -> None:
+    def _record_returned(self, port: ServicePortName, keys: Iterable[EndpointKey]) -> None:
         for key in keys:
             del self._out[port, key]
             self.notes.append(EjectionNote(port, key))
@@ -221,7 +221,7 @@ class Ejections:
         before = {port: outliers.endpoints for port, outliers in known.items()}
         held = {} if policy is None else {port: _keep_outliers(known.get(port), policy) for port in ports}
         for port, outliers in held.items():
-            self._note_returned(port, outliers.keep_endpoints(ports[port], now))
+            self._record_returned(port, outliers.keep_endpoints(ports[port], now))
         if held:
             self._services[name] = held
         self._watch_endpoints(before, {port: outliers.endpoints for port, outliers in held.items()})

@@ -108,11 +108,11 @@ class SyncLoop:
             parts.health.record_node(parts.engine.node)
         if kind is Kind.NODE and (parts.in_cluster or parts.engine.store.nodes):
             parts.reporter.report_node(exists=parts.engine.node is not None)
-        self._note_queued()
+        self._record_queued()
 
     async def run(self) -> None:
         parts, loop = self._parts, asyncio.get_running_loop()
-        loop.add_reader(parts.addresses.fileno(), self._note_machine_change)
+        loop.add_reader(parts.addresses.fileno(), self._record_machine_change)
         ahead = loop.run_in_executor(None, parts.engine.read_ahead)
         try:
             await self._wait_until_due()
@@ -136,7 +136,7 @@ class SyncLoop:
             states = parts.source.health()
             log_failures(states, self._told, "cannot read objects; the rules stay")
             for health in states:
-                self._note_source(health)
+                self._record_source(health)
             pause = seconds_to_next_look(states)
             if not parts.ports.complete:
                 parts.reporter.report_problems(await parts.ports.update(()))
@@ -149,7 +149,7 @@ class SyncLoop:
 
     def _observe(self, tallies: Tallies) -> None:
         if self._parts.engine.observe(tallies, time.monotonic()):
-            self._note_queued()
+            self._record_queued()
 
     def sync_again(self) -> None:
         """Sync again after a change of the configuration or of the drained endpoints."""
@@ -181,8 +181,8 @@ class SyncLoop:
 
     def _update_node(self) -> None:
         self._moved = True
-        self._parts.engine.note_node_change()
-        self._note_queued()
+        self._parts.engine.record_node_change()
+        self._record_queued()
 
     async def _wait_until_due(self) -> None:
         engine, due = self._parts.engine, self._parts.engine.due(time.monotonic())
@@ -209,11 +209,11 @@ class SyncLoop:
         self._timer, self._timed = None, True
         self._wake.set()
 
-    def _note_machine_change(self) -> None:
+    def _record_machine_change(self) -> None:
         if self._parts.addresses.refresh():
             self._call_between_syncs(self._update_node)
 
-    def _note_queued(self) -> None:
+    def _record_queued(self) -> None:
         self._queued_at = time.time()
         for line in self._parts.engine.lines:
             self._parts.health.record_queued(line.family)
@@ -243,7 +243,7 @@ class SyncLoop:
         parts.record_soon()
         if not behind and not parts.engine.store.waiting:
             parts.history.record_all_synced()
-            self._note_done()
+            self._record_done()
 
     async def _open_ports(self, outcomes: Sequence[Outcome]) -> None:
         parts = self._parts
@@ -260,7 +260,7 @@ class SyncLoop:
             self._at_work = True
             cyclic_garbage.collect_rarely()
 
-    def _note_done(self) -> None:
+    def _record_done(self) -> None:
         metrics, seen = self._parts.metrics, self._seen
         for kind, total in (
             (Kind.ENDPOINT_SLICE, metrics.sync_proxy_rules_endpoint_changes_total),
@@ -271,7 +271,7 @@ class SyncLoop:
         for kind in seen:
             seen[kind] = 0
 
-    def _note_source(self, health: Health) -> None:
+    def _record_source(self, health: Health) -> None:
         parts, resource = self._parts, health.resource
         before = self._sources.get(resource)
         if before is health:

@@ -95,7 +95,7 @@ class Proxy:
         self._api_servers: frozenset[AddressPort] = frozenset()
         self._replan: Callable[[], None] = lambda: None
         self._view = ViewProcess(lambda: self._config)
-        self._handover = Handover(find_selected_mode(config), modes, self.metrics, self._note_obstruction)
+        self._handover = Handover(find_selected_mode(config), modes, self.metrics, self._record_obstruction)
         self._completed = asyncio.Event()
         """Set once all rules are in the kernel. Until then the old mode's rules serve the missing Services."""
         self.files = FileWatch()
@@ -116,7 +116,7 @@ class Proxy:
         given, recorder = self._build_source()
         source = KeptSource(given)
         history = History(changes_file(self._config.state_dir))
-        reporter = Reporter(self._engine, self.metrics, recorder, self._node_name, history.note_change)
+        reporter = Reporter(self._engine, self.metrics, recorder, self._node_name, history.record_change)
         flows = StaleFlowDeleter(self._addresses, self.metrics)
         changed, spec = self._recorder.write_soon, find_selected_mode(self._config)
         self._ejections = EjectionReporter(self._engine, self.metrics, reporter, changed, spec)
@@ -134,7 +134,7 @@ class Proxy:
                     ports=ports,
                     ejections=self._ejections,
                     in_cluster=not self._config.manifests,
-                    record_soon=self._note_progress,
+                    record_soon=self._record_progress,
                     history=history,
                 )
                 with raise_ungrouped():
@@ -159,12 +159,12 @@ class Proxy:
             tuple(sorted((format_address(address), port) for address, port in self._api_servers)),
         )
 
-    def _note_progress(self) -> None:
+    def _record_progress(self) -> None:
         self._recorder.write_soon()
         if self._engine.complete and not self._health.awaited_node_facts:
             self._completed.set()
 
-    def _note_obstruction(self, reason: str) -> None:
+    def _record_obstruction(self, reason: str) -> None:
         self._health.obstruction = reason
         self._recorder.write_soon()
 
@@ -218,7 +218,7 @@ class Proxy:
             self._health.sync_period = after.sync.sync_period
             for line in self._engine.lines:
                 line.pacer.become(after.sync.min_sync_period, after.sync.sync_period, time.monotonic())
-        self._log_gates()
+        self._set_gate_metrics()
         await servers.apply(after)
         self._view.config_changed()
         self._recorder.write_soon()
@@ -238,7 +238,7 @@ class Proxy:
         stop.end(f"changing to {mode} mode")
         return True
 
-    def _log_gates(self) -> None:
+    def _set_gate_metrics(self) -> None:
         for name, on in self._config.gates.items():
             self.metrics.feature_enabled.labels(name=name, stage=KNOWN_GATES[name].stage.value).set(int(on))
 
@@ -256,9 +256,9 @@ class Proxy:
         if given is not None:
             return given, recorder
         resources = proxy_resources(self._node_name)
-        return ApiSource(access, resources, witness=self._count_request, places=self._note_api_servers), recorder
+        return ApiSource(access, resources, witness=self._count_request, places=self._record_api_servers), recorder
 
-    def _note_api_servers(self, places: frozenset[AddressPort]) -> None:
+    def _record_api_servers(self, places: frozenset[AddressPort]) -> None:
         """Exempt the API server's addresses from Services, before the proxy connects to them."""
         self._api_servers = places
         self._replan()

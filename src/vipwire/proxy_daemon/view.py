@@ -102,7 +102,7 @@ class History:
             waited = None if began is None or name in outcome.unasked else round(max(0.0, now - began), 6)
             self._unwritten.append(_Seen(name, change, (now, family, waited, took)))
 
-    def note_change(self, what: str, about: str, now: float, *, family: str = "", service: str = "") -> None:
+    def record_change(self, what: str, about: str, now: float, *, family: str = "", service: str = "") -> None:
         """Keep an incident of the kernel's rules or of a Service, which is no change of the Service."""
         if self._path is not None:
             self._came.set()

@@ -150,7 +150,7 @@ class Direction:
         for _ in range(_TURN):
             size = source.recv_into(BUFFER, 0, NOW)
             if size == 0:
-                self._note_end()
+                self._record_end()
                 return
             if self.gathers:
                 self.hurry()
@@ -199,7 +199,7 @@ class Direction:
             if not pipe.filled:
                 size = splice(source, pipe.writer, _PIPE_SIZE, flags=_SPLICE)
                 if size == 0:
-                    self._note_end()
+                    self._record_end()
                     return
                 pipe.filled = size
             try:
@@ -226,7 +226,7 @@ class Direction:
         else:
             self.link.target.received += size
 
-    def _note_end(self) -> None:
+    def _record_end(self) -> None:
         """Shut down the sink; close the connection if the other direction has ended, too."""
         self.ended = True
         link = self.link

@@ -108,7 +108,7 @@ class EventLoop:
                 try:
                     handler.ready(fd, mask)
                 except Exception:  # noqa: BLE001 - an error in one connection must not stop the others
-                    self._note_fault()
+                    self._record_fault()
                     self._handlers.pop(fd, None)
                     self._epoll.unregister(fd)
         self._take_turns()
@@ -136,7 +136,7 @@ class EventLoop:
             try:
                 call()
             except Exception:  # noqa: BLE001 - as above
-                self._note_fault()
+                self._record_fault()
 
     def _run_due_timers(self) -> None:
         for queue in self._timers:
@@ -146,7 +146,7 @@ class EventLoop:
                 try:
                     queue.due(item)
                 except Exception:  # noqa: BLE001 - as above
-                    self._note_fault()
+                    self._record_fault()
 
-    def _note_fault(self) -> None:
+    def _record_fault(self) -> None:
         self.note(f"error in the relay: {traceback.format_exc()}")

@@ -106,7 +106,7 @@ class Store:
         match event:
             case Listed(kind, objects, problems):
                 self._replace_all(kind, objects)
-                self._note_list(kind, objects, problems)
+                self._apply_list(kind, objects, problems)
             case Upserted(changed, problems):
                 self._put_object(changed)
                 if problems or self._problems:
@@ -116,7 +116,7 @@ class Store:
                 self._keep_problems((kind, name), problems)
         return tuple([problem for problem in dict.fromkeys(problems) if problem not in known]) if problems else ()
 
-    def _note_list(self, kind: Kind, objects: Iterable[Object], problems: Iterable[Problem]) -> None:
+    def _apply_list(self, kind: Kind, objects: Iterable[Object], problems: Iterable[Problem]) -> None:
         """Keep a list's problems under the objects that later events will name; of Endpoints, their first slice."""
         slices = [item for item in objects if isinstance(item, EndpointSlice) and ":" in item.name.name]
         spoken = {piece.service: piece.name for piece in reversed(slices)}

@@ -21,7 +21,7 @@ TRAFFIC: Final[Mapping[str, str]] = {
     "basicAuth.secretType": "auth-secret-type",
     "basicAuth.realm": "auth-realm",
 }
-"""The fields of a TrafficPolicy, by the annotation with the same value."""
+"""By field of a TrafficPolicy, the annotation that means the same."""
 BACKEND: Final[Mapping[str, str]] = {
     "balance.algorithm": "balance",
     "balance.header": "balance-header",

@@ -32,7 +32,7 @@ def make_session_steps(parts: Sequence[tuple[str, int]], pools: Mapping[str, Poo
     """Yield a step for each Service's sessions. References to one Service share its sessions by weight."""
     found: dict[tuple[str, str], list[tuple[str, int]]] = {}
     for target, weight in parts:
-        affinity = _find_affinity(pools.get(target))
+        affinity = _find_marked_affinity(pools.get(target))
         if affinity is not None:
             found.setdefault((affinity.name, affinity.mark), []).append((target, weight))
     for (name, mark), of_one in found.items():
@@ -41,7 +41,7 @@ def make_session_steps(parts: Sequence[tuple[str, int]], pools: Mapping[str, Poo
             yield Step(step.target, (SessionBound(name, mark, step.target), *step.when))
 
 
-def _find_affinity(pool: Pool | None) -> Affinity | None:
+def _find_marked_affinity(pool: Pool | None) -> Affinity | None:
     affinity = pool.policy.affinity if pool is not None else None
     return affinity if affinity is not None and affinity.mark else None
 

@@ -25,7 +25,7 @@ from vipwire_l7.watch.snapshot import Snapshot
 _API = "networking.k8s.io/v1"
 _EXAMPLES = 3
 _WITHOUT_LEADER: Final = 2.0 * SECONDS
-"""A replica keeps Events for so many seconds: it may become the leader after a leader that did not record them."""
+"""Seconds for which a replica that does not lead keeps Events: it records them if the leader ends before that."""
 _REJECTED, _PARTLY = "Rejected", "PartlyRejected"
 
 

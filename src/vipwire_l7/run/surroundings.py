@@ -103,7 +103,7 @@ class DestinationFollower:
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
         loop.add_reader(self._watch.fileno(), self._refresh_addresses)
-        loop.add_reader(self._routes.fileno(), self._note_routes)
+        loop.add_reader(self._routes.fileno(), self._record_routes)
         try:
             async with asyncio.TaskGroup() as tasks:
                 server_due = 0.0
@@ -159,7 +159,7 @@ class DestinationFollower:
         if self._watch.refresh() and self._find_own():
             self._touch(self._destinations.reviewed_services)
 
-    def _note_routes(self) -> None:
+    def _record_routes(self) -> None:
         due = self._own_read + _OWN_PAUSE
         if self._routes.changed() and due < self._own_due:
             self._own_due = due

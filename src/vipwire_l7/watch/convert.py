@@ -89,7 +89,7 @@ def _convert_rules(rules: Iterable[wire.Rule], namespace: str, found: Findings) 
         where = f"spec.rules[{index}]"
         host = rule.host or ""
         if host and not is_host(host):
-            found.note_problem(f"{where}.host", f"{host[:80]!r} is no host (allowed: a.example.com, *.example.com)")
+            found.add_problem(f"{where}.host", f"{host[:80]!r} is no host (allowed: a.example.com, *.example.com)")
             continue
         for number, path in enumerate((rule.http and rule.http.paths) or ()):
             yield from _convert_path(host, path, namespace, f"{where}.http.paths[{number}]", found)
@@ -103,7 +103,7 @@ def _convert_path(host: str, path: wire.Path, namespace: str, where: str, found:
         message = f"{text[:80]!r} is no path (allowed: / and the characters of RFC 3986, at most {LONGEST_PATH})"
         if text.startswith("/") and allowed is PATH and _EXPRESSION.fullmatch(text):
             message += f"; a regular expression needs pathType {PathType.IMPLEMENTATION_SPECIFIC.value}"
-        found.note_problem(f"{where}.path", message)
+        found.add_problem(f"{where}.path", message)
         return
     backend = _convert_backend(path.backend, namespace, f"{where}.backend", found)
     if backend is not None:
@@ -112,11 +112,11 @@ def _convert_path(host: str, path: wire.Path, namespace: str, where: str, found:
 
 def _convert_backend(source: wire.Backend | None, namespace: str, where: str, found: Findings) -> ServiceRef | None:
     if source is not None and source.resource is not None:
-        found.note_problem(f"{where}.resource", f"a backend of kind {source.resource.kind!r} is not supported")
+        found.add_problem(f"{where}.resource", f"a backend of kind {source.resource.kind!r} is not supported")
         return None
     service = source and source.service
     if not service or not service.name or not is_label(service.name):
-        found.note_problem(f"{where}.service.name", "is missing or not the name of a Service")
+        found.add_problem(f"{where}.service.name", "is missing or not the name of a Service")
         return None
     port = service.port or wire.PortRef()
     if port.name and _PORT_NAME.fullmatch(port.name):
@@ -131,7 +131,7 @@ def _convert_tls(sources: Iterable[wire.IngressTls], namespace: str, found: Find
         hosts = tuple(host for host in source.hosts or () if is_host(host))
         for host in source.hosts or ():
             if host not in hosts:
-                found.note_problem(
+                found.add_problem(
                     f"{where}.hosts", f"{host[:80]!r} is no host (allowed: a.example.com, *.example.com)"
                 )
         if source.hosts and not hosts:
@@ -159,7 +159,7 @@ def convert_service(source: wire.WireService) -> tuple[BackendService | None, tu
     if spec.type == "ExternalName":
         external = (spec.external_name or "").rstrip(".").lower()
         if not is_host(external) or external.startswith("*"):
-            found.note_problem("spec.externalName", f"{external[:80]!r} is no DNS name")
+            found.add_problem("spec.externalName", f"{external[:80]!r} is no DNS name")
             return None, found.problems()
     families = [family for family in Family if family.value in (spec.ip_families or ())[:1]]
     annotations = MappingProxyType(meta.annotations) if meta.annotations else NOTHING
@@ -238,7 +238,7 @@ def _read_address(text: str, field: str, found: Findings) -> Address | None:
     try:
         return parse_address(text)
     except ValueError as error:
-        found.note_problem(field, str(error))
+        found.add_problem(field, str(error))
         return None
 
 
@@ -261,7 +261,7 @@ def convert_secret(source: wire.Secret) -> tuple[Secret | None, tuple[Problem, .
         try:
             data.setdefault(key, base64.b64decode("".join((text or "").split()), validate=True))
         except (binascii.Error, ValueError):
-            found.note_problem(f"data[{key[:60]}]", "is not base64")
+            found.add_problem(f"data[{key[:60]}]", "is not base64")
     return Secret(found.name, source.type or "", MappingProxyType(data)), found.problems()
 
 

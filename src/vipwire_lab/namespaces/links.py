@@ -57,7 +57,7 @@ class Wire:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """All of a lab's wires, then the requests of each namespace."""
+    """The wires of a lab, and the requests that configure each namespace."""
 
     wires: tuple[Wire, ...]
     requests: dict[str, tuple[Request, ...]]

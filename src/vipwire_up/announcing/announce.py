@@ -206,7 +206,7 @@ class Announcer:
             frame = self._arp.recv(2048)
         except OSError:
             return
-        self._note_claim(read_arp_claim(frame))
+        self._record_claim(read_arp_claim(frame))
         asked = read_arp_request(frame)
         if asked is None or asked[1] == asked[2] or not self._answers_for(asked[2], probing=asked[1] == bytes(4)):
             return
@@ -216,7 +216,7 @@ class Announcer:
     def _answers_for(self, address: bytes, *, probing: bool) -> bool:
         return address in self._addresses or (address in self._handed and not probing)
 
-    def _note_claim(self, claim: tuple[bytes, bytes] | None) -> None:
+    def _record_claim(self, claim: tuple[bytes, bytes] | None) -> None:
         if claim is None or claim[0] == self._hardware:
             return
         if claim[1] in self._probed:
@@ -231,7 +231,7 @@ class Announcer:
             message, sender = self._icmp.recvfrom(2048)
         except OSError:
             return
-        self._note_claim(read_advertisement_claim(message))
+        self._record_claim(read_advertisement_claim(message))
         host = sender[0].partition("%")[0]
         nobody = host == "::"  # duplicate address detection (RFC 4862 5.4)
         if len(message) < 24 or message[0] != _SOLICITATION or not self._answers_for(message[8:24], probing=nobody):

@@ -110,7 +110,7 @@ class Claims:
     def may_announce(self) -> bool:
         return self._clock() < self.until
 
-    def note_lease(self, lease: Held) -> None:
+    def record_lease(self, lease: Held) -> None:
         if lease.name.name.startswith(ADDRESSES):
             if self._is_outdated(lease):
                 return

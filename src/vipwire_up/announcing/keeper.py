@@ -84,7 +84,7 @@ class AddressKeeper:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._announced.write_events(), name="announcements: Events")
-                tasks.create_task(follow(self._note_event), name="announcements: objects")
+                tasks.create_task(follow(self._apply_event), name="announcements: objects")
                 tasks.create_task(self._renew_until_cancelled(), name="announcements: Lease")
                 tasks.create_task(self._reconcile_on_news(), name="announcements: addresses")
         finally:
@@ -132,21 +132,21 @@ class AddressKeeper:
         for address in mine:
             log.info("handed over an address", address=address, to=wanted.get(address, ""))
 
-    def _note_event(self, event: EventOf[AnnounceKind, Object]) -> None:
+    def _apply_event(self, event: EventOf[AnnounceKind, Object]) -> None:
         match event:
             case Upserted(object=Held() as lease):
-                self._claims.note_lease(lease)
+                self._claims.record_lease(lease)
             case Listed(kind=AnnounceKind.LEASE, objects=leases):
                 self._view.listed.add(AnnounceKind.LEASE)
                 self._claims.forget_address_leases()
                 for each in leases:
                     if isinstance(each, Held):
-                        self._claims.note_lease(each)
+                        self._claims.record_lease(each)
             case Deleted(kind=AnnounceKind.LEASE, name=name):
                 if name.namespace == SYSTEM:
                     self._claims.forget_lease(name.name)
             case _:
-                self._view.note_event(event)
+                self._view.apply_event(event)
         self._news.set()
 
     async def _renew_until_cancelled(self) -> None:

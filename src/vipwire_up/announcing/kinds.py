@@ -102,7 +102,7 @@ class Followed(Generic[T]):
         self.machines: dict[str, Machine] = {}
         self.listed = set[AnnounceKind]()
 
-    def note_event(self, event: EventOf[AnnounceKind, Any]) -> None:
+    def apply_event(self, event: EventOf[AnnounceKind, Any]) -> None:
         if isinstance(event, Listed):
             self.listed.add(event.kind)
             self._objects_of(event.kind).clear()

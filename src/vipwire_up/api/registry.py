@@ -276,7 +276,9 @@ class Registry:
         assert new is not None  # noqa: S101  # only deletions have none, and come by another way
         resource.default(new)
         if writer is not None:  # before allocation: no manager owns allocated fields
-            new["metadata"]["managedFields"] = ssa.note_write(resource, old or {}, new, writer, self._format_now())
+            new["metadata"]["managedFields"] = ssa.build_managed_fields(
+                resource, old or {}, new, writer, self._format_now()
+            )
         resource.prepare(new, old)
         key = key_of(resource, attempt.namespace, attempt.name)
         taken = old is None and self.store.head(key) is not None

@@ -55,7 +55,7 @@ class BgpSpeaker:
         self._known.listed.clear()
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(follow(self._note_event))
+                tasks.create_task(follow(self._apply_event))
                 tasks.create_task(self._apply_news(bird))
         finally:
             await bird.stop()
@@ -104,8 +104,8 @@ class BgpSpeaker:
             log.warning("cannot list listening sockets; not announcing addresses of Gateways", error=str(error))
             return frozenset()
 
-    def _note_event(self, event: Event) -> None:
-        self._known.note_event(event)
+    def _apply_event(self, event: Event) -> None:
+        self._known.apply_event(event)
         for problem in event.problems:
             log.warning("invalid object", problem=problem)
         self._found = None

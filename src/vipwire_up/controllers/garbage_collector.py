@@ -94,7 +94,7 @@ class GarbageCollector:
 
     async def step(self) -> float | None:
         """Read changes, then delete the objects that are due. Return the seconds until the next call."""
-        self._feed.pass_changes(self._clear_state, self._note_change, self._guard)
+        self._feed.pass_changes(self._clear_state, self._apply_change, self._guard)
         self._gone |= {uid for uid in self._named if uid not in self._uids}  # owners that never existed, or are gone
         self._named.clear()
         for uid in list(self._gone):
@@ -118,7 +118,7 @@ class GarbageCollector:
         with self._guard.of(key), contextlib.suppress(ApiError):
             yield True
 
-    def _note_change(self, change: RecordChange) -> None:
+    def _apply_change(self, change: RecordChange) -> None:
         key = change.record.key
         for uid in self._owners.pop(key, ()):
             self._dependents[uid].discard(key)

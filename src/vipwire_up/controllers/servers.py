@@ -119,18 +119,18 @@ class OwnSlices:
                     await self._feed.wait_for_change()
 
     async def step(self, now: float) -> None:
-        self._feed.pass_changes(self._slices.clear, self._note_change, self._guard)
+        self._feed.pass_changes(self._slices.clear, self._apply_change, self._guard)
         for name in _OWN:
             with self._guard.of(key_of(ENDPOINTS, *name)), contextlib.suppress(ApiError):
                 left = [each for each in self._slices_of(name) if await self._is_server_alive(each, now)]
                 await self._write_endpoints(name, left)
 
-    def _note_change(self, change: RecordChange) -> None:
+    def _apply_change(self, change: RecordChange) -> None:
         key = change.record.key
         if (
             change.deleted
             or key.resource != ENDPOINT_SLICES.id
-            or not any(_may_belong_to(key, name) for name in _OWN)
+            or not any(_may_be_slice_of(key, name) for name in _OWN)
         ):
             self._slices.pop(key, None)
         else:
@@ -138,7 +138,9 @@ class OwnSlices:
 
     def _slices_of(self, name: Name) -> list[Object]:
         service = name[1]
-        values = (decode_damaged_record(record) for key, record in self._slices.items() if _may_belong_to(key, name))
+        values = (
+            decode_damaged_record(record) for key, record in self._slices.items() if _may_be_slice_of(key, name)
+        )
         return [
             each for each in values if _label_of(each, SERVICE) == service and _label_of(each, MANAGED_BY) == MANAGER
         ]
@@ -178,7 +180,7 @@ def lease_name(node: str) -> str:
     return f"{SERVERS}{node}"
 
 
-def _may_belong_to(key: Key, name: Name) -> bool:
+def _may_be_slice_of(key: Key, name: Name) -> bool:
     namespace, service = name
     return key.namespace == namespace and key.name.startswith(service)
 

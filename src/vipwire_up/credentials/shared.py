@@ -64,7 +64,7 @@ class SharedCredentials:
         self._nodes: dict[str, _Node] = {}
         self._tokens: dict[bytes, User] = {}
         self._withdrawn = Withdrawn()
-        self._ended: dict[str, set[int]] = {}
+        self._ended_serials: dict[str, set[int]] = {}
         self._told = ""
         self.read_changes()
 
@@ -75,7 +75,7 @@ class SharedCredentials:
         """Apply the records, and write this server's own; return the seconds until the next call."""
         self.read_changes()
         try:
-            await self._note_ended_machines()
+            await self._refuse_ended_certificates()
             if self._registry.store.shared:
                 await self._write_own_record()
         except ApiError as error:
@@ -90,7 +90,7 @@ class SharedCredentials:
         changes, anew = self._feed.read_changes()
         if anew:
             self._nodes.clear()
-        ended = [self._note_node(change) for change in changes if change.record.key.resource == NODES.id]
+        ended = [self._record_node(change) for change in changes if change.record.key.resource == NODES.id]
         if anew or any(ended) or any(_is_record(change.record.key) for change in changes):
             self._read_records()
         elif not ended:
@@ -98,7 +98,7 @@ class SharedCredentials:
         ready = frozenset(name for name, node in self._nodes.items() if node.ready)
         self._keys.set_shared_credentials(self._tokens, replace(self._withdrawn, ready=ready))
 
-    def _note_node(self, change: RecordChange) -> bool:
+    def _record_node(self, change: RecordChange) -> bool:
         """Record a Node; report whether certificates may have ended with it."""
         name, value = change.record.key.name, decode_damaged_record(change.record)
         before = self._nodes.pop(name, None)
@@ -111,14 +111,14 @@ class SharedCredentials:
         found = [each for each in self._registry.store.scan(SECRETS.id) if _is_record(each.key)]
         values = {each.key.name: decode_with_name(each) for each in found}
         present = Present(token_uids_by_id(values.values()), {name: node.uid for name, node in self._nodes.items()})
-        now, self._ended = self._registry.clock(), {}
+        now, self._ended_serials = self._registry.clock(), {}
         tokens, digests, users, serials = dict[bytes, User](), set[bytes](), set[str](), set[int]()
         for value in values.values():
             if (machine := read_machine_record(value)) is not None:
                 ended = {each.serial for each in machine.given if present.describe_end(machine.node, each, now)}
                 serials.update(ended, (each.serial for each in machine.refused))
                 if ended:
-                    self._ended[machine.node] = ended
+                    self._ended_serials[machine.node] = ended
             elif (server := read_token_record(value)) is not None:
                 tokens.update(server.tokens if server.node != self._node else {})
                 digests |= server.withdrawn
@@ -127,11 +127,11 @@ class SharedCredentials:
         revoked = Revoked(frozenset(serials), frozenset(users))
         self._tokens, self._withdrawn = tokens, Withdrawn(frozenset(digests), revoked)
 
-    async def _note_ended_machines(self) -> None:
+    async def _refuse_ended_certificates(self) -> None:
         """Mark ended certificates in the machines' records. Raise ApiError."""
-        for node, ended in list(self._ended.items()):
+        for node, ended in list(self._ended_serials.items()):
             await refuse_certificates(self._objects, node, partial(_has_serial, ended), self._registry.clock())
-            self._ended.pop(node, None)
+            self._ended_serials.pop(node, None)
             log.info("revoking certificates of a deleted token or Node", node=node)
 
     async def _write_own_record(self) -> None:

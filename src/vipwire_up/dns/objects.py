@@ -168,7 +168,7 @@ def _convert_external_name(spec: ServiceSpec, found: Findings) -> DnsService | N
             raise ValueError("is missing")  # noqa: TRY301  # told like any other reason
         target = parse_name(spec.external_name or "")
     except ValueError as error:
-        found.note_problem("spec.externalName", str(error))
+        found.add_problem("spec.externalName", str(error))
         return None
     return DnsService(found.name, Form.EXTERNAL, target=target)
 
@@ -207,7 +207,7 @@ def _convert_endpoint(
     """Read an endpoint from two fields, each with its path; an invalid hostname is ignored."""
     value, name = found.address(*address, local_use=False), hostname[1] or ""
     if name and not is_label(name):
-        found.note_problem(hostname[0], f"{name[:80]!r} is not a DNS label of at most 63 characters")
+        found.add_problem(hostname[0], f"{name[:80]!r} is not a DNS label of at most 63 characters")
         name = ""
     return None if value is None else DnsEndpoint(value, name, ready)
 

@@ -78,7 +78,7 @@ async def serve_dns(settings: Settings, feed: Feed, ready: Ready = lambda _port,
             supervisor = Supervisor(lambda *_, again: served.count_failure())  # noqa: ARG005  # all count
             if served.resolv_conf is not None:
                 tasks.create_task(supervisor.keep("resolv.conf", served.resolv_conf.run), name="resolv.conf")
-            await supervisor.keep("source", lambda _begun: feed(served.note_event))
+            await supervisor.keep("source", lambda _begun: feed(served.apply_event))
         finally:
             server.close()
 
@@ -125,7 +125,7 @@ class _Served:
     def _record_counts(self) -> Mapping[str, int]:
         return {**self.zone.sizes, "cached": len(self._cache)}
 
-    def note_event(self, event: DnsEvent) -> None:
+    def apply_event(self, event: DnsEvent) -> None:
         synced = self.zone.synced
         for problem in self.zone.apply(event):
             log.warning("invalid object", problem=problem)

@@ -94,7 +94,7 @@ class Zone:
     def apply(self, event: DnsEvent) -> tuple[Problem, ...]:
         match event:
             case Listed(kind, objects, problems):
-                fresh = self._note_list(kind.value, problems)
+                fresh = self._apply_list(kind.value, problems)
                 self._replace_all(kind, objects)
             case Upserted(item, problems):
                 kind = DnsKind.SERVICE if isinstance(item, DnsService) else DnsKind.SLICE
@@ -106,7 +106,7 @@ class Zone:
         failed, self._failed = tuple(self._failed), []
         return (*fresh, *failed)
 
-    def _note_list(self, kind: str, problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
+    def _apply_list(self, kind: str, problems: tuple[Problem, ...]) -> tuple[Problem, ...]:
         known = {problem for (of, _), some in self._problems.items() if of == kind for problem in some}
         self._problems = {key: some for key, some in self._problems.items() if key[0] != kind}
         for problem in problems:

@@ -162,7 +162,7 @@ class NameClaim:
             self._written = await objects.edit(LEASES, namespace, name, renewed)
         except ApiError as error:
             if is_store_full(error):
-                self._note_lease(await objects.read_newest(LEASES, namespace, name), began)
+                self._record_lease(await objects.read_newest(LEASES, namespace, name), began)
             if error.code != 404:
                 raise
             lease = build_lease(name, self.identity, self.seconds, now)
@@ -170,7 +170,7 @@ class NameClaim:
             self._written = await objects.create(LEASES, namespace, lease)
         self._extend_claim(began)
 
-    def _note_lease(self, lease: Lease | None, began: float) -> None:
+    def _record_lease(self, lease: Lease | None, began: float) -> None:
         """Keep the name if the read Lease is this process's; another one's duration counts from now."""
         self._rival = None
         if lease is not None and find_holder(lease) == self.identity:

@@ -82,7 +82,7 @@ class NodeReadiness:
             for each in self._heard.values():
                 each.when += now - self._looked
         self._looked = now
-        self._feed.pass_changes(self._ready.clear, self._note_change, self._guard)
+        self._feed.pass_changes(self._ready.clear, self._apply_change, self._guard)
         heard = [self._heard.setdefault(name, _Heard(now)) for name in self._ready]
         due = min((each.when + each.seconds - now for each in heard), default=SECONDS)
         shortest = min((each.seconds for each in heard), default=SECONDS)
@@ -90,7 +90,7 @@ class NodeReadiness:
         self._planned = now + pause
         return pause
 
-    def _note_change(self, change: RecordChange) -> None:
+    def _apply_change(self, change: RecordChange) -> None:
         key, value = change.record.key, decode_record(change.record)
         if key.resource == LEASES.id:
             if key.namespace == NODE_LEASES and not change.deleted:

@@ -166,9 +166,9 @@ class Probes:
         self._probing.clear()
         self._watched.clear()
         async with asyncio.TaskGroup() as tasks:
-            await self._follow(lambda event: self._note_event(event, tasks))
+            await self._follow(lambda event: self._apply_event(event, tasks))
 
-    def _note_event(self, event: Event, tasks: asyncio.TaskGroup) -> None:
+    def _apply_event(self, event: Event, tasks: asyncio.TaskGroup) -> None:
         match event:
             case Listed(kind=ProbedKind.NODE, objects=machines):
                 self._probing = {each.name: each.probes for each in machines if isinstance(each, Machine)}

@@ -93,7 +93,7 @@ class Ipvs(Written):
 
     def render(self, plan: ServicePlan) -> Rendered[Any, Any]:
         rendered = ipvs.render_service(Family.IPV4, "rr", self._marks, plan)
-        self._leaving.note_plan(plan, rendered.own, None)
+        self._leaving.record_plan(plan, rendered.own, None)
         return rendered
 
     def commit(self, delta: Delta[Any, Any]) -> int:

@@ -134,7 +134,7 @@ def test_addresses_that_moved_ask_for_the_node_plan_again() -> None:
     machine = Machine().listed().settled()
     machine.masquerade_bit = 15
     assert machine.engine.sync(1.0) == []
-    machine.engine.note_node_change()
+    machine.engine.record_node_change()
     assert machine.engine.due(1.0) == 0
     machine.engine.sync(1.0)
     assert machine.kernel.held["node"] == "15"
@@ -332,7 +332,7 @@ def test_a_few_services_are_synced_briefly_where_nothing_else_is_due() -> None:
 
 def test_many_services_another_node_or_a_slower_mode_are_no_brief_sync() -> None:
     machine = PromptMachine()
-    machine.engine.note_node_change()
+    machine.engine.record_node_change()
     assert not machine.engine.has_few_changes(0.0)
     machine.settled().engine.due(0.0)
     assert machine.engine.has_few_changes(0.0)

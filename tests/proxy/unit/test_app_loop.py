@@ -44,7 +44,7 @@ class SlowEngine:
     def read_ahead(self) -> None:
         self.asked.append("ahead")
 
-    def note_node_change(self) -> None:
+    def record_node_change(self) -> None:
         self.asked.append("node")
 
     def has_few_changes(self, now: float) -> bool:

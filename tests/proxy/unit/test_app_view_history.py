@@ -50,8 +50,8 @@ def test_a_change_knows_how_long_it_took_from_its_event_to_the_kernel(tmp_path: 
 def test_an_incident_is_a_row_of_its_own(tmp_path: Path) -> None:
     path = tmp_path / "changes.jsonl"
     history = History(path)
-    history.note_change("repaired", "2 objects: a, b", 5.0, family="IPv4")
-    history.note_change("ejected", "10.0.0.1:80 gets no new connections", 6.0, service="default/a")
+    history.record_change("repaired", "2 objects: a, b", 5.0, family="IPv4")
+    history.record_change("ejected", "10.0.0.1:80 gets no new connections", 6.0, service="default/a")
     rows = [change_document(each) for each in written(path, history)]
     assert [(row["what"], row["service"], row["services"], row["family"]) for row in rows] == [
         ("repaired", None, 0, "IPv4"),

@@ -65,7 +65,7 @@ def test_an_endpoint_of_a_udp_range_that_serves_on_may_finish() -> None:
     plan = planned(REMOTE, of=port(8080, protocol=Protocol.UDP))
     objects = rendered(plan, Marks(BIT))
     policy = TerminationPolicy()
-    policy.note_plan(plan, objects, None)
+    policy.record_plan(plan, objects, None)
     reals = [key for key in objects if isinstance(key, RealServer) and key.server.mark]
     assert reals
     assert all(policy.may_finish(real) for real in reals)

@@ -33,7 +33,7 @@ def noted(protocol: Protocol, *seconds: int | None) -> tuple[TerminationPolicy, 
     own = render_service(Family.IPV4, "rr", Marks(0x4000), plan).own
     leaving = TerminationPolicy()
     for each in seconds or (None,):
-        leaving.note_plan(plan, own, each)
+        leaving.record_plan(plan, own, each)
     return leaving, [key for key in own if isinstance(key, VirtualServer)]
 
 

@@ -208,7 +208,7 @@ class Peer:
         for value in self.world.history[self.heard : until]:
             found = read(AnnounceKind.LEASE, value)
             assert isinstance(found, Held)
-            self.claims.note_lease(found)
+            self.claims.record_lease(found)
         self.heard = until
 
     async def renew(self) -> None:
@@ -383,9 +383,9 @@ def lease(version: int, life: str, begun: float) -> Held:
 def test_a_renewal_that_comes_late_counts_from_when_it_was_begun(life: str, begun: float, ends: float) -> None:
     """What a leader of etcd that died had taken may be made by the next one."""
     world, _, claims = steady()
-    claims.note_lease(lease(1, "a", 100.0))
+    claims.record_lease(lease(1, "a", 100.0))
     world.now = 1.5
-    claims.note_lease(lease(2, life, begun))
+    claims.record_lease(lease(2, life, begun))
     world.now = ends - 0.01
     assert set(claims.machines_alive()) == {"n2"}
     world.now = ends + 0.01
@@ -399,7 +399,7 @@ def test_an_address_that_an_announcing_machine_gives_is_known_as_given() -> None
     def held_by(*holders: str) -> set[str]:
         _, _, claims = steady()
         for version, holder in enumerate(holders):
-            claims.note_lease(Held(name, holder, 1.0, str(version), "", "192.0.2.1"))
+            claims.record_lease(Held(name, holder, 1.0, str(version), "", "192.0.2.1"))
         return claims.given
 
     assert held_by("n2", "n1") == {"192.0.2.1"}
@@ -415,7 +415,7 @@ async def test_an_address_that_was_given_is_still_so_when_it_is_taken() -> None:
     lease["metadata"]["annotations"] = {LEASE_ADDRESS: "192.0.2.1"}
     for holder in ("n2", "n1"):
         lease["spec"]["holderIdentity"] = holder
-        claims.note_lease(read(AnnounceKind.LEASE, world.store(lease)))
+        claims.record_lease(read(AnnounceKind.LEASE, world.store(lease)))
     assert await claims.take_address("192.0.2.1")
     assert claims.given == {"192.0.2.1"}
 
@@ -429,7 +429,7 @@ async def test_a_machine_that_leaves_is_given_no_address_and_is_not_taken_for_si
     await other.renew_own_lease()
     for value in world.history:
         found = read(AnnounceKind.LEASE, value)
-        other.note_lease(found)
+        other.record_lease(found)
     assert set(other.machines_alive()) == {"n2"}
     assert not await other.take_address("192.0.2.1")  # it announces until it gives it
     assert leaving.may_announce()
@@ -450,14 +450,16 @@ async def test_news_that_comes_before_the_answer_of_a_write_is_not_forgotten(*, 
         given = world.leases[place]
         world.store(given)
         for value in world.history[-2:]:
-            claims.note_lease(read(AnnounceKind.LEASE, value))
+            claims.record_lease(read(AnnounceKind.LEASE, value))
         if late:
-            claims.note_lease(first)
+            claims.record_lease(first)
 
     objects.meanwhile = taken
     await claims.give_address("192.0.2.1", "n2")
     assert claims.holder("192.0.2.1") == "n2"
-    claims.note_lease(Held(ObjectName("kube-system", "vipwire-announcer-n2"), "", 2.0, "99", "", ""))  # it was fenced
+    claims.record_lease(
+        Held(ObjectName("kube-system", "vipwire-announcer-n2"), "", 2.0, "99", "", "")
+    )  # it was fenced
     assert await claims.take_address("192.0.2.1")
     assert claims.given == set()  # it must be probed for
 
@@ -473,7 +475,7 @@ async def test_a_gift_that_fails_is_made_again() -> None:
         await claims.give_address("192.0.2.1", "n2")
     assert claims.mine == set()
     assert claims.addresses_named_here() == ["192.0.2.1"]
-    claims.note_lease(read(AnnounceKind.LEASE, world.leases["vipwire-address-192-0-2-1"]))
+    claims.record_lease(read(AnnounceKind.LEASE, world.leases["vipwire-address-192-0-2-1"]))
     assert claims.addresses_named_here() == []
 
 
@@ -505,9 +507,9 @@ async def test_a_machine_whose_lease_is_deleted_is_silent_at_once() -> None:
     world, _, claims = steady()
     await claims.renew_own_lease()
     assert await claims.take_address("192.0.2.1")
-    claims.note_lease(store_lease(world, PLACE, "n2"))
+    claims.record_lease(store_lease(world, PLACE, "n2"))
     assert claims.mine == set()
-    claims.note_lease(store_lease(world, PLACE, "n1"))
+    claims.record_lease(store_lease(world, PLACE, "n1"))
     assert await claims.take_address("192.0.2.1")
     claims.forget_lease(PLACE)
     assert (claims.mine, claims.holder("192.0.2.1")) == (set(), "")
@@ -562,22 +564,22 @@ async def test_what_another_machine_has_taken_first_is_no_error() -> None:
     await claims.renew_own_lease()
     held = store_lease(world, PLACE, "n2")
     assert not await claims.take_address("192.0.2.1")  # its creation is refused
-    claims.note_lease(held)
+    claims.record_lease(held)
     for code in (403, 404, 409):
         objects.lost = ApiError(code, "", "it has it already")
         await claims.give_address("192.0.2.1", "n1")
-        claims.note_lease(read(AnnounceKind.LEASE, world.leases[PLACE]))
+        claims.record_lease(read(AnnounceKind.LEASE, world.leases[PLACE]))
     for code in (404, 409):
         objects.lost = ApiError(code, "", "it was quicker")
         assert not await claims.take_address("192.0.2.1")
-        claims.note_lease(read(AnnounceKind.LEASE, world.leases[PLACE]))
+        claims.record_lease(read(AnnounceKind.LEASE, world.leases[PLACE]))
 
 
 @pytest.mark.parametrize("renewed", [False, True])
 async def test_a_silent_machine_is_fenced_unless_it_has_renewed_unheard(*, renewed: bool) -> None:
     world, objects, claims = steady()
-    claims.note_lease(store_lease(world, OTHERS, "n2"))
-    claims.note_lease(store_lease(world, PLACE, "n2"))
+    claims.record_lease(store_lease(world, OTHERS, "n2"))
+    claims.record_lease(store_lease(world, PLACE, "n2"))
     if renewed:
         store_lease(world, OTHERS, "n2")
     for _ in range(12):

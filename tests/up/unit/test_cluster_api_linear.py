@@ -19,7 +19,7 @@ from vipwire_up.api.kinds.pod import PODS
 from vipwire_up.api.kinds.service import SERVICES
 from vipwire_up.api.metadata import check_metadata
 from vipwire_up.api.objects.resource import Resource
-from vipwire_up.api.patches.apply import FieldManager, Owned, apply_configuration, note_write
+from vipwire_up.api.patches.apply import FieldManager, Owned, apply_configuration, build_managed_fields
 from vipwire_up.api.patches.field_paths import paths_of_members
 from vipwire_up.api.patches.json_patch import apply_json_patch
 from vipwire_up.api.patches.strategic import apply_strategic_patch
@@ -70,7 +70,7 @@ def checked(resource: Resource, value: dict[str, Any]) -> Act:
 
 def written(resource: Resource, value: dict[str, Any]) -> Act:
     new = {"metadata": {"name": "a"}} | value
-    return lambda: note_write(resource, {}, copy.copy(new), ME, NOW)
+    return lambda: build_managed_fields(resource, {}, copy.copy(new), ME, NOW)
 
 
 def removed(count: int) -> Act:

@@ -14,7 +14,7 @@ from vipwire_up.api.patches.apply import (
     Owned,
     Ownership,
     apply_configuration,
-    note_update,
+    assign_changed_fields,
     read_ownership,
     undisputed_fields,
     update_last_applied,
@@ -140,15 +140,15 @@ def test_who_makes_a_map_or_list_by_an_update_owns_it_whole_and_who_adds_to_it_d
     bare: dict[str, Any] = {"metadata": {"name": "x"}, "spec": {"ports": [{"port": 80}]}}
     labelled = {**bare, "metadata": {"name": "x", "labels": {"a": "1"}}}
     twice = {**bare, "metadata": {"name": "x", "labels": {"a": "1", "b": "2"}}}
-    owned = note_update({}, first, {}, bare, SERVICES.type, "t1")
+    owned = assign_changed_fields({}, first, {}, bare, SERVICES.type, "t1")
     port = 'k:{"port":80,"protocol":"TCP"}'
     assert paths_to_fields(owned[first].paths) == {"f:spec": {"f:ports": {".": {}, port: {".": {}, "f:port": {}}}}}
-    owned = note_update(owned, second, bare, labelled, SERVICES.type, "t2")
+    owned = assign_changed_fields(owned, second, bare, labelled, SERVICES.type, "t2")
     assert paths_to_fields(owned[second].paths) == {"f:metadata": {"f:labels": {".": {}, "f:a": {}}}}
-    owned = note_update(owned, first, labelled, twice, SERVICES.type, "t3")
+    owned = assign_changed_fields(owned, first, labelled, twice, SERVICES.type, "t3")
     assert paths_to_fields(owned[first].paths)["f:metadata"] == {"f:labels": {"f:b": {}}}
     assert "." in paths_to_fields(owned[second].paths)["f:metadata"]["f:labels"]
-    assert second not in note_update(owned, first, twice, bare, SERVICES.type, "t4")
+    assert second not in assign_changed_fields(owned, first, twice, bare, SERVICES.type, "t4")
 
 
 ME, OTHER = FieldManager("me", "Apply"), FieldManager("other", "Apply")
@@ -184,7 +184,7 @@ def test_an_element_that_another_keeps_by_one_field_keeps_its_keys() -> None:
     live, owned = applied({}, ports(1, 2), {})
     named = copy.deepcopy(live)
     named["spec"]["ports"][0]["name"] = "theirs"
-    owned = note_update(owned, FieldManager("hand"), live, named, SERVICES.type, "now")
+    owned = assign_changed_fields(owned, FieldManager("hand"), live, named, SERVICES.type, "now")
     live, _ = applied(named, ports(2), owned)
     assert live["spec"]["ports"] == [{"port": 1, "name": "theirs"}, {"port": 2, "name": "p2"}]
 
@@ -208,9 +208,9 @@ def applied_by_kubectl(text: str) -> tuple[dict[str, Any], Ownership]:
     """Make a Service as kubectl's client-side apply leaves it, changed afterwards by somebody else."""
     annotated = {"metadata": {"name": "web", "annotations": {LAST: text}}}
     live = annotated | {"spec": {"sessionAffinity": "None", "type": "ClusterIP", "externalName": "old"}}
-    first = note_update({}, FieldManager("kubectl-client-side-apply"), {}, live, SERVICES.type, "t1")
+    first = assign_changed_fields({}, FieldManager("kubectl-client-side-apply"), {}, live, SERVICES.type, "t1")
     patched = live | {"spec": live["spec"] | {"type": "NodePort"}}
-    return patched, note_update(first, FieldManager("kubectl-patch"), live, patched, SERVICES.type, "t2")
+    return patched, assign_changed_fields(first, FieldManager("kubectl-patch"), live, patched, SERVICES.type, "t2")
 
 
 def test_kubectl_goes_over_to_server_side_apply_without_a_conflict_with_itself() -> None:
@@ -249,7 +249,7 @@ def test_what_was_applied_last_may_be_anything(text: str) -> None:
 
 def test_ownership_survives_being_written() -> None:
     _, owned = applied({}, ports(1, 2), {})
-    owned = note_update(owned, FieldManager("editor"), ports(1, 2), ports(1), SERVICES.type, "later")
+    owned = assign_changed_fields(owned, FieldManager("editor"), ports(1, 2), ports(1), SERVICES.type, "later")
     assert read_ownership(write_ownership(owned)) == {writer: held for writer, held in owned.items() if held.paths}
     (mine,) = owned.values()
     assert not any('"port":2' in step for path in mine.paths for step in path)

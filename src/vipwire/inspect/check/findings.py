@@ -249,14 +249,14 @@ def _is_kube_proxy(table: ForeignTable) -> bool:
     return table.name.partition(" ")[2] == "kube-proxy"
 
 
-def _check_kube_proxy_chains(where: str, chains: Sequence[str], mode: str) -> Iterator[Finding]:
+def _check_kube_proxy_chains(where: str, chains: Sequence[str], own_mode: str) -> Iterator[Finding]:
     """Separate the mode's own chains from those of other service proxies."""
     kube = [chain for chain in chains if chain.startswith("KUBE-") and chain not in _KUBELETS]
-    owner = load_driver(find_spec(mode)).owner(Family.IPV4)
+    owner = load_driver(find_spec(own_mode)).owner(Family.IPV4)
     ours = [chain for chain in kube if owner and any(owner.owns_chain(table, chain) for table in TABLES)]
     if ours:
         said = _list_chains(where, [chain for chain in kube if chain in ours])
-        yield _good_finding("others", "iptables", f"{said}; vipwire's {mode} mode has these names, too")
+        yield _good_finding("others", "iptables", f"{said}; vipwire's {own_mode} mode has these names, too")
     if foreign := [chain for chain in kube if chain not in ours]:
         remedy = (
             "stop kube-proxy on this node, then `kube-proxy --cleanup`; the chains of kubelet and the "

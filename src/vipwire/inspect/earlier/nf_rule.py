@@ -141,9 +141,9 @@ class _Reading:
             read(self, data)
         elif name not in _PASSING:  # it may end the rule, and change any register
             self._registers, self._marks = [None] * _REGISTERS, {}
-            self._note_comparison(None)
+            self._record_comparison(None)
 
-    def _note_comparison(self, held: bool | None) -> None:  # noqa: FBT001 - three answers
+    def _record_comparison(self, held: bool | None) -> None:  # noqa: FBT001 - three answers
         if held is not True:
             self.holds = held if held is False else None
 
@@ -204,40 +204,40 @@ class _Reading:
         pairs = list(zip(held, wanted, strict=False))
         if operation in (nft.CMP_EQ, nft.CMP_NEQ):
             same = False if any(h is not None and h != w for h, w in pairs) else None if None in held else True
-            self._note_comparison(same if same is None or operation == nft.CMP_EQ else not same)
+            self._record_comparison(same if same is None or operation == nft.CMP_EQ else not same)
         elif None in held:
-            self._note_comparison(None)
+            self._record_comparison(None)
         else:
-            self._note_comparison(_ORDERS[operation](bytes(h for h in held if h is not None), wanted))
+            self._record_comparison(_ORDERS[operation](bytes(h for h in held if h is not None), wanted))
 
     def evaluate_range(self, data: _Attributes) -> None:
         first, last = (bytes(collect_attributes(data[kind])[DATA_VALUE]) for kind in (3, 4))
         held = self._read_register(data[1], len(first))
         known = bytes(h for h in held if h is not None)
         inside = None if len(known) < len(first) else first <= known <= last
-        self._note_comparison(inside if inside is None or decode_number(data[2]) == 0 else not inside)
+        self._record_comparison(inside if inside is None or decode_number(data[2]) == 0 else not inside)
 
     def evaluate_lookup(self, data: _Attributes) -> None:
         if 3 not in data:
-            self._note_comparison(None)
+            self._record_comparison(None)
         elif decode_number(data[3]) == 0:
-            self._note_comparison(None)
+            self._record_comparison(None)
             for verdict in self._verdicts(decode_text(data[1])):
-                self._note_verdict(verdict)
+                self._record_verdict(verdict)
         else:
             self._load_register(data[3], [], 16)
-            self._note_comparison(None)
+            self._record_comparison(None)
 
     def evaluate_immediate(self, data: _Attributes) -> None:
         value = collect_attributes(data[2])
         if decode_number(data[1]) == 0:
-            self._note_verdict(decode_verdict(value[DATA_VERDICT_ATTRIBUTE]))
+            self._record_verdict(decode_verdict(value[DATA_VERDICT_ATTRIBUTE]))
         else:
             self._load_register(data[1], [*value[DATA_VALUE]])
             if len(value[DATA_VALUE]) == 4:
                 self._marks[_find_register_byte(data[1])] = int.from_bytes(value[DATA_VALUE], sys.byteorder), _ALL
 
-    def _note_verdict(self, verdict: VerdictData) -> None:
+    def _record_verdict(self, verdict: VerdictData) -> None:
         if verdict.chain:
             self.chains.append(verdict.chain)
         if verdict.code == Code.DROP:
@@ -254,16 +254,16 @@ class _Reading:
             inverted = info[11 if name == "tcp" else 8] & 2
             inside = low <= int.from_bytes(port) <= high if len(port) == 2 else None
             # The struct may hold further conditions, so the rule never certainly matches.
-            self._note_comparison(None if inside is None or inside is not bool(inverted) else False)
+            self._record_comparison(None if inside is None or inside is not bool(inverted) else False)
         elif name == "conntrack" and decode_number(data[2]) >= 2 and self._seen.state[0] is not None:
             flags, inverted, states = _CONNTRACK.unpack_from(info)
             new = bool(states & _STATE_NEW) is not bool(inverted & _STATE)
-            self._note_comparison(new if flags == _STATE else False if flags & _STATE and not new else None)
+            self._record_comparison(new if flags == _STATE else False if flags & _STATE and not new else None)
         elif name == "mark" and self._seen.unmarked:
             wanted, mask, inverted = _XT_MARKED.unpack_from(info)
-            self._note_comparison(None if mask & self._seen.mark else (wanted == 0) is not bool(inverted))
+            self._record_comparison(None if mask & self._seen.mark else (wanted == 0) is not bool(inverted))
         elif name != "comment":
-            self._note_comparison(None)
+            self._record_comparison(None)
 
     def evaluate_target(self, data: _Attributes) -> None:
         name, info = decode_text(data[1]), bytes(data[3])

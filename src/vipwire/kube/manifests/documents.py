@@ -51,7 +51,7 @@ _KINDS_OF_KUBERNETES = {
     "discovery.k8s.io": frozenset(("EndpointSlice",)),
     "networking.k8s.io": frozenset(("IPAddress", "Ingress", "IngressClass", "NetworkPolicy", "ServiceCIDR")),
 }
-"""All kinds of the API groups from which vipwire reads any."""
+"""By API group all its kinds, for groups with a kind that vipwire reads."""
 
 
 @dataclass(frozen=True, slots=True)

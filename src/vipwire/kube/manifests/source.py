@@ -161,7 +161,7 @@ class ManifestSource(Generic[K, T]):
         inventory = await asyncio.to_thread(self.read_inventory)
         for first in list_by_kind(inventory, self._reader.kinds):
             emit(first)
-        self._note_health()
+        self._record_health()
         while True:
             folders = self._read_folder_identities()
             async with aclosing(
@@ -171,7 +171,7 @@ class ManifestSource(Generic[K, T]):
                     before, inventory = inventory, await asyncio.to_thread(self.read_inventory)
                     for event in diff_inventories(before, inventory):
                         emit(event)
-                    self._note_health()
+                    self._record_health()
                     if self._read_folder_identities() != folders:
                         break
 
@@ -247,7 +247,7 @@ class ManifestSource(Generic[K, T]):
             _log.info("%s: ignoring kinds: %s", manifest.file, ", ".join(sorted(manifest.ignored)))
         return _File(_compute_signature(status), manifest)
 
-    def _note_health(self) -> None:
+    def _record_health(self) -> None:
         for path in self._paths:
             name = str(path)
             problem = self._gone.get(name) or next(

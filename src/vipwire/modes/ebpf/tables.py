@@ -135,7 +135,7 @@ class Tables:
                 where[key] = first, count
                 dealt = view[first * self._each : (first + count) * self._each]
                 found[FRONTENDS, key] = HEAD.pack(head) + dealt
-        self._note_frontends(where, slots)
+        self._record_frontends(where, slots)
         before = len(found)
         found.update(((MEMBERS, key), b"") for key, _ in members.items())
         self._members = len(found) - before
@@ -197,7 +197,7 @@ class Tables:
                 found[pinned_name] = used, each.shape.max_entries
         return found
 
-    def _note_frontends(self, where: dict[bytes, tuple[int, int]], slots: Map) -> None:
+    def _record_frontends(self, where: dict[bytes, tuple[int, int]], slots: Map) -> None:
         """Note the slots of frontends; keep counts of slots that a foreign program took from a frontend."""
         if (memory := self._memory) is not None:
             same = memory.maps[0] == slots.number

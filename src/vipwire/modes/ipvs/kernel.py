@@ -98,7 +98,7 @@ class IpvsBackend(Writing):
 
     def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
         rendered = super().render(plan)
-        self._terminations.note_plan(plan, rendered.own, plan.wishes.drain_seconds)
+        self._terminations.record_plan(plan, rendered.own, plan.wishes.drain_seconds)
         return rendered
 
     def find_shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:

@@ -164,7 +164,7 @@ class _Rules:
                 match_comment("Kubernetes health check node port")
                 + f" {self._match_set(Set.HEALTH_CHECK, 'dst')} -j ACCEPT"
             ],
-            "KUBE-IPVS-FILTER": self._write_access(),
+            "KUBE-IPVS-FILTER": self._protect_host_ports(),
             ranges.NOBODY: self._write_refusal(),
             ranges.STRAYS: self._write_refusal(),
             "KUBE-FORWARD": [
@@ -248,7 +248,7 @@ class _Rules:
             )
         return tuple(rules)
 
-    def _write_access(self) -> Rules:
+    def _protect_host_ports(self) -> Rules:
         """Protect the host's own ports at the VIPs; reject ports that no Service serves."""
         passes = (Set.LOAD_BALANCER, Set.CLUSTER_IP, Set.EXTERNAL_IP, Set.EXTERNAL_IP_LOCAL, Set.DIRECT_RETURN)
         others = f"{NEW} {self._match_set(Set.IPVS_IPS, 'dst')}"

@@ -169,7 +169,7 @@ class TerminationPolicy:
     def __contains__(self, server: VirtualServer) -> bool:
         return server in self._servers
 
-    def note_plan(self, plan: ServicePlan, own: Mapping[ObjectKey, Object], seconds: int | None) -> None:
+    def record_plan(self, plan: ServicePlan, own: Mapping[ObjectKey, Object], seconds: int | None) -> None:
         """Store a Service and its objects; `seconds` limits the termination of its connections."""
         servers = [key for key in own if isinstance(key, VirtualServer)]
         self._servers.update(servers)

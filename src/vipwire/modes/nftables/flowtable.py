@@ -60,7 +60,7 @@ class FlowtableDevices:
     def close(self) -> None:
         self._links.close()
 
-    def note_flowtable(self, *, there: bool) -> None:
+    def record_flowtable(self, *, there: bool) -> None:
         """Note whether the flowtable exists, after a read or a write."""
         self._there = self._stale = there
         self._next = 0.0

@@ -160,7 +160,7 @@ class NftablesBackend:
                 objects = {}  # the table disappeared during the read
             if self._generations.observe() == before:
                 self._foreign = before
-                self._note_flowtable(there=fastpath.KEY in objects)
+                self._record_flowtable(there=fastpath.KEY in objects)
                 return objects
         raise CommitError("the nftables ruleset changes faster than vipwire can read", errno=errno.EBUSY)
 
@@ -172,10 +172,10 @@ class NftablesBackend:
         count = added.total() + len(delta.changed) + len(delta.removed)
         size = self._send_transaction(planned, lambda: text.write_script(self.family, delta), count)
         self._recreate = False
-        self._sizes.note_sizes(made)
-        self._sizes.note_elements(delta, added)
+        self._sizes.record_sizes(made)
+        self._sizes.record_elements(delta, added)
         if fastpath.KEY in delta.added or fastpath.KEY in delta.removed:
-            self._note_flowtable(there=fastpath.KEY in delta.added)
+            self._record_flowtable(there=fastpath.KEY in delta.added)
         return size
 
     def lacks_room(self, delta: Delta[ObjectKey, Object]) -> bool:
@@ -199,7 +199,7 @@ class NftablesBackend:
         larger = [replace(spec, size=sizes[spec.name]) for spec in sets]
         planned = replace_sets(self.family, larger, elements, chains)
         size = self._send_transaction(planned, lambda: [step.words for step in planned], len(elements))
-        self._sizes.note_sizes(sizes)
+        self._sizes.record_sizes(sizes)
         return size
 
     def _send_transaction(
@@ -250,9 +250,9 @@ class NftablesBackend:
         if self._devices is not None:
             self._devices.add_missing_devices()
 
-    def _note_flowtable(self, *, there: bool) -> None:
+    def _record_flowtable(self, *, there: bool) -> None:
         if self._devices is not None:
-            self._devices.note_flowtable(there=there)
+            self._devices.record_flowtable(there=there)
 
     def find_shortcomings(self, plan: ServicePlan) -> tuple[Problem, ...]:
         """List the wishes of a Service that nftables mode cannot fulfil; see `Selective`."""
@@ -323,7 +323,7 @@ class NftablesBackend:
             return {}
         wanted = [item for item in declared if (SET, item.name.encode()) in self._known and item.name not in COUNTING]
         objects.update(read_elements(self._socket, self.family, wanted, self.large, ahead, planned))
-        self._sizes.note_observed({item.name: item.size for item in declared if item.name in SIZED}, objects)
+        self._sizes.record_observed({item.name: item.size for item in declared if item.name in SIZED}, objects)
         return objects
 
     def _is_declared(self, ours: SetSpec, found: decode.SetDeclaration) -> bool:

@@ -81,14 +81,14 @@ class Traversal:
                 raise ValueError(name)
             for listed in rules:
                 if listed.state is ObjectState.MISSING:
-                    self._note_missing(name, listed)
+                    self._record_missing(name, listed)
                 elif verdict := self._run_rule(table, name, listed):
                     return verdict
         finally:
             self._depth -= 1
         return None
 
-    def _note_missing(self, chain: str, listed: ListedRule) -> None:
+    def _record_missing(self, chain: str, listed: ListedRule) -> None:
         """Note a missing rule, or the missing chain, that the packet would match."""
         if not listed.text or would_hold(parse_rule(listed.text).conditions, self.header, self._surroundings):
             self.steps.append(self._build_step(chain, listed))
@@ -148,7 +148,7 @@ class Traversal:
             return verdict, told
         return Verdict.RETURN if rule.goto else None, told
 
-    def _note_mark(self, rule: ParsedRule) -> list[Effect]:
+    def _record_mark(self, rule: ParsedRule) -> list[Effect]:
         value, mask = parse_masked(rule.find_option("--set-xmark"))
         return self._set_mark(self.header.mark & ~mask ^ value)
 
@@ -194,7 +194,7 @@ class Traversal:
         return Step(self._where, name, listed.shown or listed.text, listed.state, effects)
 
     _CHANGES: ClassVar[dict[str, Callable[["Traversal", ParsedRule], list[Effect]]]] = {
-        "MARK": _note_mark,
+        "MARK": _record_mark,
         "SET": _mark_of_set,
         "DNAT": _translate,
         "REDIRECT": _redirect,

@@ -256,7 +256,7 @@ class Engine:
             self.known_node = merge_known_facts(self.node, self.known_node)
         return problems
 
-    def note_node_change(self) -> None:
+    def record_node_change(self) -> None:
         self._node_stale = True
 
     def alarm(self, suspect: str, now: float) -> bool:

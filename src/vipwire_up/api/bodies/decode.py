@@ -173,13 +173,13 @@ def _decode_scalar(value: Any, name: str, path: str, old: Any) -> Any:
         raise _type_mismatch_error(value, path, "string" if name in ("time", "microtime", "bytes") else name)
     if value == old:
         return value
-    _check_text(value, name, path)
+    _check_string_format(value, name, path)
     return write_quantity(value) if name == "quantity" else value
 
 
 def _decode_number(value: float, name: str, path: str) -> int | str:
     if name == "quantity":
-        _check_text(str(value), name, path)
+        _check_string_format(str(value), name, path)
         return write_quantity(str(value))
     limit = _NUMBERS["int32"]
     if value != int(value) or not -limit <= value < limit:
@@ -187,13 +187,13 @@ def _decode_number(value: float, name: str, path: str) -> int | str:
     return int(value)
 
 
-def _check_text(value: str, name: str, path: str) -> None:
-    if name in ("time", "microtime"):
+def _check_string_format(value: str, format_: str, path: str) -> None:
+    if format_ in ("time", "microtime"):
         if value and (not _TIME.fullmatch(value) or time_or_none(value) is None):
             raise bad_request(f"{path}: parsing time {json.dumps(value[:64])}: not a time as RFC 3339 has it")
-    elif name == "quantity" and read_quantity(value) is None:
+    elif format_ == "quantity" and read_quantity(value) is None:
         raise bad_request(f"{path}: quantities must match the regular expression '{PATTERN.pattern}'")
-    elif name == "bytes":
+    elif format_ == "bytes":
         try:
             base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError):

@@ -84,7 +84,7 @@ def write_ownership(ownership: Ownership) -> list[dict[str, Any]]:
     ]
 
 
-def note_update(
+def assign_changed_fields(
     ownership: Ownership, writer: FieldManager, before: Any, after: Any, kind: Type, now: str
 ) -> Ownership:
     """Assign the fields that a write changed to its writer; drop removed fields. `before` may be {}.
@@ -111,7 +111,9 @@ def ownership_before_apply(live: Object, resource: Resource, now: str) -> Owners
     return {before: Owned(frozenset(paths_of_members(live, resource.type)), now)}
 
 
-def note_write(resource: Resource, old: Object, new: Object, writer: FieldManager, now: str) -> list[dict[str, Any]]:
+def build_managed_fields(
+    resource: Resource, old: Object, new: Object, writer: FieldManager, now: str
+) -> list[dict[str, Any]]:
     """Return the managedFields of an object that is written. `old` is {} at creation.
 
     managedFields in the body replace the stored ones; an empty list resets them. The creator does not own the initial
@@ -124,7 +126,7 @@ def note_write(resource: Resource, old: Object, new: Object, writer: FieldManage
     before = old
     if not old and resource.has_status and not resource.declares_status:
         before = {"status": new.get("status", {})}
-    return write_ownership(note_update(read_ownership(entries), writer, before, new, resource.type, now))
+    return write_ownership(assign_changed_fields(read_ownership(entries), writer, before, new, resource.type, now))
 
 
 def apply_configuration(

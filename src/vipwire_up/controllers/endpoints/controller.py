@@ -72,7 +72,7 @@ class EndpointController:
         await self._feed.run(self.step, self._guard)
 
     async def step(self) -> float | None:
-        self._feed.pass_changes(self._clear_state, self._note_change, self._guard)
+        self._feed.pass_changes(self._clear_state, self._apply_change, self._guard)
         again = ((key.namespace, key.name) for key in self._guard.due() if key.resource == SERVICES.id)
         dirty, self._dirty = self._dirty | dict.fromkeys(again), {}
         writes: list[tuple[Name, Awaitable[Result]]] = []
@@ -81,13 +81,13 @@ class EndpointController:
                 writes.extend((name, write) for write in self._reconcile_service(name))
         results = await asyncio.gather(*(write for _, write in writes), return_exceptions=True)
         for (name, _), result in zip(writes, results, strict=True):
-            self._note_result(name, result)
+            self._record_result(name, result)
         for name in dirty:
             with self._guard.of(key_of(SERVICES, *name)):
                 await self._report_undivided(name)
         return RETRY_SECONDS if self._dirty else self._guard.seconds_left()
 
-    def _note_result(self, name: Name, result: Result | BaseException) -> None:
+    def _record_result(self, name: Name, result: Result | BaseException) -> None:
         if isinstance(result, Result):
             self._own.add(result.record.revision)
         elif not isinstance(result, ApiError):
@@ -106,30 +106,30 @@ class EndpointController:
                 self._registry, SERVICES, service, "TopologyAwareHintsDisabled", f"no zone hints: {problem}"
             )
 
-    def _note_change(self, change: RecordChange) -> None:
+    def _apply_change(self, change: RecordChange) -> None:
         name = change.record.key.namespace, change.record.key.name
         resource, value = change.record.key.resource, decode_record(change.record)
         if resource == PODS.id:
-            self._note_pod(name, value, gone=change.deleted)
+            self._record_pod(name, value, gone=change.deleted)
         elif resource == SERVICES.id:
             selector = _string_map(value_at(value, "spec", "selector"))
             external = value_at(value, "spec", "type") == "ExternalName"
             self._selection.put_service(name, {} if change.deleted or external else selector)
             self._dirty[name] = None
         elif resource == NODES.id:
-            self._note_node(name[1], value, gone=change.deleted)
+            self._record_node(name[1], value, gone=change.deleted)
         elif resource == ENDPOINT_SLICES.id:
-            self._note_slice(name, value, change)
+            self._record_slice(name, value, change)
         elif change.revision not in self._own:
             self._dirty[name] = None
         self._own.discard(change.revision)
 
-    def _note_pod(self, name: Name, value: Object, *, gone: bool) -> None:
+    def _record_pod(self, name: Name, value: Object, *, gone: bool) -> None:
         self._dirty.update(dict.fromkeys(self._selection.services_of(name)))
         self._selection.put_pod(name, {} if gone else _string_map(value_at(value, "metadata", "labels")))
         self._dirty.update(dict.fromkeys(self._selection.services_of(name)))
 
-    def _note_node(self, name: str, value: Object, *, gone: bool) -> None:
+    def _record_node(self, name: str, value: Object, *, gone: bool) -> None:
         before, now = self._nodes.get(name), None if gone else read_node_facts(value)
         lost = not gone and is_lost(value)
         if now == before and lost is (name in self._lost):
@@ -142,7 +142,7 @@ class EndpointController:
         self._shares = compute_zone_shares(self._nodes.values())
         self._dirty.update(dict.fromkeys(self._selection.services()))
 
-    def _note_slice(self, name: Name, value: Object, change: RecordChange) -> None:
+    def _record_slice(self, name: Name, value: Object, change: RecordChange) -> None:
         labels = _string_map(value_at(value, "metadata", "labels"))
         before = self._service_of.pop(name, None)
         if before:

@@ -192,7 +192,7 @@ class Forwarder:
                         cut = answer
                         continue
                     result = "answered"
-                    self._note_case_support(server, message[12:end], data[12:end])
+                    self._record_case_support(server, message[12:end], data[12:end])
             except (OSError, TimeoutError, DecodeError, asyncio.IncompleteReadError):
                 pass
             self._witness(Attempt(str(server), protocol, result, time.perf_counter() - began))
@@ -203,7 +203,7 @@ class Forwarder:
     def _needs_lower_case(self, server: UpstreamServer) -> bool:
         return not self._mixed or self._clock() < self._small.get(server, float("-inf"))
 
-    def _note_case_support(self, server: UpstreamServer, asked: bytes, answered: bytes) -> None:
+    def _record_case_support(self, server: UpstreamServer, asked: bytes, answered: bytes) -> None:
         """Record a server that changes case; only over TCP is such an answer accepted."""
         if asked != answered:
             self._small[server] = self._clock() + SMALL_LETTERS

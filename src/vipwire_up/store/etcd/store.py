@@ -107,12 +107,12 @@ class EtcdStore(Visible):
         try:
             found = await self.transactions.read_newest_revision()
         except ForeignStoreError as error:
-            self._note_foreign(str(error))
+            self._record_foreign(str(error))
             raise
-        self._note_foreign("")
+        self._record_foreign("")
         return found
 
-    def _note_foreign(self, foreign: str) -> None:
+    def _record_foreign(self, foreign: str) -> None:
         before, self._foreign = self._foreign, foreign
         if foreign and not before:
             log.error("reads return old objects, and writes fail", error=foreign)
@@ -228,7 +228,7 @@ class EtcdStore(Visible):
             raise
         except Exception as error:  # noqa: BLE001  # the waiting callers get the error
             if isinstance(error, ForeignStoreError):
-                self._note_foreign(str(error))
+                self._record_foreign(str(error))
             set_error(done, error)
         else:
             made = zip(writes, values, strict=True)

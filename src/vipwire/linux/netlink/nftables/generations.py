@@ -60,11 +60,11 @@ class Generations:
 
     def observe(self) -> int:
         """Return a number that changes with each commit of another program."""
-        return self._note_generation(self._generation)
+        return self._record_generation(self._generation)
 
     def observe_after(self, before: object, commits: int) -> int | None:
         """Check after `commits` of our own. None: another program has committed since `before`."""
-        now = self._note_generation(self._generation + commits)
+        now = self._record_generation(self._generation + commits)
         return now if now == before else None
 
     @property
@@ -78,9 +78,9 @@ class Generations:
 
     def count_own(self, commits: int) -> None:
         """Note our own commits; `observe` then still detects other commits since the last look."""
-        self._note_generation(self._generation + commits)
+        self._record_generation(self._generation + commits)
 
-    def _note_generation(self, expected: int) -> int:
+    def _record_generation(self, expected: int) -> int:
         answer = self._socket.ask(MessageType.GETGEN, encode.request_generation())
         self._generation = decode.decode_generation_id(answer.payload)
         self._foreign += self._generation != expected

@@ -61,11 +61,11 @@ def delete_rule(family: Family, table: str, chain: str, handle: int) -> Operatio
 
 
 def list_rules(family: Family, table: str, chain: str) -> bytes:
-    return _encode_table_request(family, table) + encode_string(wire.RULE_CHAIN, chain)
+    return _encode_table_prefix(family, table) + encode_string(wire.RULE_CHAIN, chain)
 
 
 @lru_cache
-def _encode_table_request(family: Family, table: str) -> bytes:
+def _encode_table_prefix(family: Family, table: str) -> bytes:
     return wire.encode_header(wire.NFPROTO[family]) + encode_string(wire.RULE_TABLE, table)
 
 

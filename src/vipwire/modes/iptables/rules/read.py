@@ -55,13 +55,13 @@ def read_rules(
             elif (name, chain) in names.WHOLE:
                 seen.objects[Key(CHAIN, name, chain)] = tuple(rules)
             else:
-                _note_foreign(name, chain, rules, seen)
+                _record_foreign(name, chain, rules, seen)
         for root, chains in trees.items():
             seen.objects.update(_read_root(family, name, root, chains, dispatches[name, root]))
     return seen
 
 
-def _note_foreign(table: str, chain: str, rules: Iterable[str], seen: ObservedRules) -> None:
+def _record_foreign(table: str, chain: str, rules: Iterable[str], seen: ObservedRules) -> None:
     """Note vipwire's jumps in a foreign chain, and foreign jumps to vipwire's chains."""
     for rule in rules:
         if "KUBE-" not in rule and chain != names.FIREWALL:

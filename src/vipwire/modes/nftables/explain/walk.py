@@ -186,18 +186,18 @@ class _Evaluation:
                 return going
             if not going:
                 return None
-        self._note_effects()
+        self._record_effects()
         return None
 
-    def _note_effects(self, *effects: Effect) -> None:
+    def _record_effects(self, *effects: Effect) -> None:
         """Note the effect of the rule, before the elements that it looked up."""
         if effects := (*self._effects, *effects):
             self._effects = []
             step = self._walker.step(self._chain, self._text, self._state, *effects)
             self._walker.run.steps.insert(self._at, step)
 
-    def _note_end(self, verdict: Verdict) -> Verdict:
-        self._note_effects(Effect(verdict))
+    def _record_end(self, verdict: Verdict) -> Verdict:
+        self._record_effects(Effect(verdict))
         return verdict
 
     def _evaluate(self, part: Part) -> Going:
@@ -229,10 +229,10 @@ class _Evaluation:
             case grammar.Counter() | grammar.AddFlow():
                 return True
             case grammar.RejectWith(reset):
-                return self._note_end(Verdict.RESET if reset else Verdict.REJECT)
+                return self._record_end(Verdict.RESET if reset else Verdict.REJECT)
             case grammar.SourceNat():
                 walker.run.masqueraded = True
-                return self._note_end(Verdict.MASQUERADE)
+                return self._record_end(Verdict.MASQUERADE)
             case grammar.DnatTo(address):
                 return self._translate(address, None)
             case grammar.DnatMap(key, name):
@@ -258,19 +258,19 @@ class _Evaluation:
                 before = len(walker.run.steps)
                 verdict = walker.run_chain(chain)
                 if verdict or len(walker.run.steps) > before:  # omit a chain without any effect
-                    self._note_effects(Effect(Verdict.JUMP, chain))
+                    self._record_effects(Effect(Verdict.JUMP, chain))
                 return verdict or True
             case Code.GOTO:
                 return self._go_to_chain(chain)
             case Code.DROP:
-                return self._note_end(Verdict.DROP)
+                return self._record_end(Verdict.DROP)
             case Code.ACCEPT:
-                return self._note_end(Verdict.ACCEPT)
+                return self._record_end(Verdict.ACCEPT)
             case _:
                 return Verdict.RETURN
 
     def _go_to_chain(self, chain: str) -> Verdict:
-        self._note_effects(Effect(Verdict.GOTO, chain))
+        self._record_effects(Effect(Verdict.GOTO, chain))
         return self._walker.run_chain(chain) or Verdict.RETURN
 
     def _look_up_verdict(self, name: str, key: bytes) -> Going:
@@ -281,7 +281,7 @@ class _Evaluation:
 
     def _translate(self, address: bytes, port: int | None) -> Going:
         walker = self._walker
-        self._note_effects(Effect(Verdict.DNAT, "this endpoint"))
+        self._record_effects(Effect(Verdict.DNAT, "this endpoint"))
         walker.destination = Address(address)
         if port is not None:
             walker.port = port
@@ -331,7 +331,7 @@ class _Evaluation:
     def _choose_number(self, modulus: int, offset: int, choice: str) -> bytes:
         """Return the slot of this walk, `choice`."""
         run = self._walker.run
-        self._note_choice(modulus, choice)
+        self._record_choice(modulus, choice)
         run.modulus, run.offset = modulus, offset
         return _HOST.pack(offset + self._walker.choice % modulus)
 
@@ -341,10 +341,10 @@ class _Evaluation:
             key = self._read_key(asked.sources)
         except UnknownFactError:
             return self._choose_number(asked.modulus, asked.offset, BY_MAGLEV)
-        self._note_choice(asked.modulus, BY_HASH)
+        self._record_choice(asked.modulus, BY_HASH)
         return _HOST.pack(asked.offset + choose_slot(key, asked.seed, asked.modulus))
 
-    def _note_choice(self, modulus: int, choice: str) -> None:
+    def _record_choice(self, modulus: int, choice: str) -> None:
         self._effects.append(Effect(Verdict.DRAW, f"{modulus} slots {_CHOICES[choice]}"))
         self._walker.run.choice = choice
         self._walker.run.met = None  # the pool lacks the remembered endpoint

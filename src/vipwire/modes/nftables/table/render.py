@@ -150,10 +150,10 @@ class _Writer:
         self._shared.update(objects)
         if kind.algorithm is Algorithm.ROUND_ROBIN:
             self._write_round_robin(kind)
-        self._note_hairpins(action.pool)
+        self._record_hairpins(action.pool)
         self._fill_slots(kind, targets, action)
 
-    def _note_hairpins(self, pool: Pool) -> None:
+    def _record_hairpins(self, pool: Pool) -> None:
         protocol = self._frontend.key.protocol
         for target in pool:
             self._shared["hairpin-connections", encode_connection(target.address, target, protocol)] = b""
@@ -250,7 +250,7 @@ class _RangeWriter(_Writer):
             else:
                 self._own["range-endpoints", key] = encode_target(target)
 
-    def _note_hairpins(self, pool: Pool) -> None:
+    def _record_hairpins(self, pool: Pool) -> None:
         protocol = bytes((self._frontend.key.protocol, 0, 0, 0))
         for target in pool:
             self._shared["hairpin-pods", target.address * 2 + protocol] = b""

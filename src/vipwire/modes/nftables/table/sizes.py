@@ -50,7 +50,7 @@ class SetSizes:
         self._sizes: dict[str, int] = {}
         self._held: Counter[str] = Counter()
 
-    def note_observed(self, sizes: Mapping[str, int], objects: Mapping[ObjectKey, Object]) -> None:
+    def record_observed(self, sizes: Mapping[str, int], objects: Mapping[ObjectKey, Object]) -> None:
         """Take the kernel's sizes (0: the set has none, in a table of an earlier version) and elements."""
         self._sizes = dict(sizes)
         self._held = count_elements(objects)
@@ -71,11 +71,11 @@ class SetSizes:
         """Choose the sizes of the sets that a transaction makes; `counts` are those of the elements in `added`."""
         return {name: choose_size(counts.get(name, 0)) for name in SIZED if (SET, name.encode()) in added}
 
-    def note_sizes(self, sizes: Mapping[str, int]) -> None:
+    def record_sizes(self, sizes: Mapping[str, int]) -> None:
         """Take the sizes of sets that a transaction has made."""
         self._sizes.update(sizes)
 
-    def note_elements(self, delta: Delta[ObjectKey, Object], added: Counter[str]) -> None:
+    def record_elements(self, delta: Delta[ObjectKey, Object], added: Counter[str]) -> None:
         """Count the elements that a transaction has `added`, changed and removed."""
         old, new = ({key: pair[side] for key, pair in delta.changed.items()} for side in (0, 1))
         self._held.update(added)
