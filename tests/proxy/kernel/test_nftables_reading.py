@@ -1,7 +1,7 @@
 """A large map is read by its keys: the same as its listing, and a listing where the keys cannot be told."""
 
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import pytest
 from tests.fakes.own_network import own_network, run
@@ -11,13 +11,14 @@ from vipwire.linux.netlink.nftables.generations import Generations
 from vipwire.linux.netlink.nftables.wire import MessageType
 from vipwire.linux.netlink.socket import NETLINK_NETFILTER, NetlinkSocket
 from vipwire.model.net import Family
-from vipwire.model.service import Service, TrafficPolicy
+from vipwire.model.service import Endpoint, Service, TrafficPolicy
 from vipwire.modes.nftables.kernel import NftablesBackend
 from vipwire.modes.nftables.pooled import PooledBackend
 from vipwire.modes.nftables.table.names import CHAIN, SET, Object, ObjectKey
 from vipwire.modes.nftables.table.read import INDEXED
 from vipwire.plan.plan import ServicePlan
 from vipwire.plan.planner import Planner
+from vipwire.reconcile.backend import Rendered
 from vipwire.reconcile.delta import Delta
 from vipwire.reconcile.reconciler import Reconciler
 from vipwire.watched_objects.event import Upserted
@@ -76,11 +77,11 @@ def backend(asking: Asking) -> Iterator[NftablesBackend]:
         yield made
 
 
-def plans() -> list[ServicePlan]:
+def plans(*endpoints: Endpoint) -> list[ServicePlan]:
     planner, store = Planner(node_plan()), Store()
     for each in services():
         store.apply(Upserted(each))
-        store.apply(Upserted(slice_of(each.name.name, *ENDPOINTS)))
+        store.apply(Upserted(slice_of(each.name.name, *(endpoints or ENDPOINTS))))
     planner.update(store.take_touched(), store.view)
     return list(planner.plans.values())
 
@@ -124,6 +125,26 @@ def test_another_value_is_seen(backend: NftablesBackend) -> None:
 SLOT = "10.96.0.1 . tcp . 80 . 0"
 
 
+class RefusedBackend(PooledBackend):
+    """The kernel refuses the Service `more`, whose element has no set."""
+
+    def render(self, plan: ServicePlan) -> Rendered[ObjectKey, Object]:
+        rendered = super().render(plan)
+        refused: dict[ObjectKey, Object] = {("no-such-set", bytes(4)): b""} if plan.name.name == "more" else {}
+        return Rendered({**rendered.own, **refused}, rendered.shared)
+
+
+def reconcile(backend: NftablesBackend) -> Reconciler[ObjectKey, Object]:
+    """Adopt the Services of the kernel."""
+    reconciler: Reconciler[ObjectKey, Object] = Reconciler(RefusedBackend(backend))
+    reconciler.desire_node(backend.render_node(node_plan()))
+    for plan in plans():
+        reconciler.desire(plan.name, plan)
+    adopted = reconciler.sync()
+    assert (adopted.added, adopted.changed, adopted.removed) == (0, 0, 0)
+    return reconciler
+
+
 @pytest.mark.parametrize("large", [LISTED, BY_KEY])
 @pytest.mark.parametrize(
     "meddling",
@@ -136,24 +157,35 @@ SLOT = "10.96.0.1 . tcp . 80 . 0"
         (f"add {SLOT}:9 : 10.9.9.9 . 80", "add 10.96.0.99 . tcp . 80 . 0:3 : 10.9.9.9 . 80"),
         (f"delete {SLOT}:2", f"add {SLOT}:2 : 10.9.9.9 . 80", f"delete {SLOT}:5"),
         ("delete 10.96.0.2 . tcp . 80 . 0:1", f"delete {SLOT}:1", f"add {SLOT}:1 : 10.9.9.9 . 80"),
+        (f"delete {SLOT}:1", f'add {SLOT}:1 comment "theirs" : 10.1.0.1 . 80'),
+        (f"delete {SLOT}:3", f'add {SLOT}:3 comment "theirs" : 10.9.9.9 . 80'),
     ],
 )
+@pytest.mark.parametrize("refused", [False, True])
 def test_pools_that_others_have_changed_are_repaired(
-    backend: NftablesBackend, large: int, meddling: tuple[str, ...]
+    backend: NftablesBackend, large: int, meddling: tuple[str, ...], *, refused: bool
 ) -> None:
     before = read(backend, large)
-    reconciler: Reconciler[ObjectKey, Object] = Reconciler(PooledBackend(backend))
-    reconciler.desire_node(backend.render_node(node_plan()))
-    for plan in plans():
-        reconciler.desire(plan.name, plan)
-    adopted = reconciler.sync()
-    assert (adopted.added, adopted.changed, adopted.removed) == (0, 0, 0)
+    reconciler = reconcile(backend)
     for words in meddling:
         verb, element = words.split(" ", 1)
         run(f"nft {verb} element ip vipwire service-endpoints {{ {element} }}")
     assert reconciler.verify() is bool(meddling)
+    more = replaced("10.97.0.1")
+    if refused:
+        reconciler.desire(more.name, more)
     assert bool(reconciler.sync().repaired) is bool(meddling)
+    assert list(reconciler.isolated) == [more.name] * refused
     assert read(backend, large) == before
+
+
+def test_pools_that_shrink_while_others_commit_are_no_repair(backend: NftablesBackend) -> None:
+    reconciler = reconcile(backend)
+    for plan in plans(*ENDPOINTS[:-1]):
+        reconciler.desire(plan.name, plan)
+    run("nft add table ip others")
+    assert reconciler.verify()
+    assert reconciler.sync().repaired == []
 
 
 def test_a_map_that_grows_beyond_one_request_is_read_as_well(backend: NftablesBackend) -> None:
@@ -209,6 +241,27 @@ class OfABusyNode(Generations):
     def observe(self) -> int:
         self.commits = max(self.commits - 1, 0)
         return super().observe() + self.commits
+
+
+class Sized(Generations):
+    """Notes how many elements the last commit had."""
+
+    elements = 0
+
+    @contextmanager
+    def pause_during_own_commit(self, elements: int) -> Iterator[None]:
+        self.elements = elements
+        yield
+
+
+@pytest.mark.usefixtures("backend")
+def test_a_commit_is_as_large_as_its_elements() -> None:
+    with closing(Sized()) as sized, closing(NftablesBackend(Family.IPV4, sized)) as other:
+        reconciler, before = reconcile(other), len(other.observe())
+        for plan in plans():
+            reconciler.desire(plan.name, None)
+        reconciler.sync()
+        assert sized.elements == before - len(other.observe())
 
 
 @pytest.mark.usefixtures("backend")

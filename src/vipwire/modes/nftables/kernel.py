@@ -169,7 +169,8 @@ class NftablesBackend:
         added = count_elements(delta.added)
         made = self._sizes.choose_sizes(delta.added, added)
         planned = build_operations(self.family, delta, recreate=self._recreate, sizes=made)
-        count = added.total() + len(delta.changed) + len(delta.removed)
+        changed = {key: new for key, (_, new) in delta.changed.items()}
+        count = added.total() + sum(count_elements(each).total() for each in (changed, delta.removed))
         size = self._send_transaction(planned, lambda: text.write_script(self.family, delta), count)
         self._recreate = False
         self._sizes.record_sizes(made)

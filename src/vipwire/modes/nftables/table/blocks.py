@@ -4,7 +4,8 @@
                         frontend . slot 2 : target  ├─▶ ("service-endpoints", frontend . slot 1) : Block(targets, 3)
                         frontend . slot 3 : target  ┘
 
-A block is one key, one value and one entry in each dictionary. Transactions and texts contain its elements.
+A block is one key, one value and one entry in each dictionary. Transactions and texts contain its elements. A block
+has all elements of its frontend and policy, whoever added them, so no two objects have an element in common.
 """
 
 import sys
@@ -32,9 +33,11 @@ def _list_slots(first: bytes, count: int) -> tuple[bytes, ...]:
     return tuple(map(handle_bytes, range(number, number + count)))
 
 
-def split_block(key: bytes, block: Block) -> dict[bytes, bytes]:
-    """Return the elements of a block, in the order of their slots."""
-    data, size = block
+def split_block(key: bytes, block: Block) -> dict[bytes, Object]:
+    """Return the elements of a block."""
+    data, size, elements = block
+    if elements:
+        return dict(elements)
     width, frontend = len(data) // size, key[:-4]
     keys = [frontend + slot for slot in _list_slots(key[-4:], size)]
     return dict(zip(keys, [data[at : at + width] for at in range(0, len(data), width)], strict=True))
@@ -50,7 +53,7 @@ def split_blocks(objects: Iterable[tuple[ObjectKey, Object]]) -> Iterator[tuple[
             yield key, value
 
 
-def find_missing(key: bytes, block: Block, other: Object) -> dict[bytes, bytes]:
+def find_missing(key: bytes, block: Block, other: Object) -> dict[bytes, Object]:
     """Return the elements of a block that another value of the same key lacks."""
     elements = split_block(key, block)
     if not isinstance(other, Block):
@@ -60,8 +63,8 @@ def find_missing(key: bytes, block: Block, other: Object) -> dict[bytes, bytes]:
 
 
 def encode_block(key: bytes, block: Block) -> list[bytes]:
-    """Encode the elements of a block, in pieces."""
-    data, size = block
+    """Encode the elements of a planned block, in pieces."""
+    data, size, _ = block
     rows = encode_run(key[:-4], _list_slots(key[-4:], size), data)
     return [b"".join(rows[at : at + _PIECE]) for at in range(0, size, _PIECE)]
 
@@ -76,24 +79,25 @@ def count_elements(objects: Mapping[ObjectKey, Object]) -> Counter[str]:
 
 
 def form_blocks(
-    elements: dict[bytes, bytes], planned: Iterable[tuple[bytes, Block]]
+    elements: dict[bytes, Object], planned: Iterable[tuple[bytes, Block]]
 ) -> Iterator[tuple[bytes, Block]]:
-    """Form blocks of all elements, which this empties: the planned blocks where all of their elements are there."""
+    """Form blocks of all elements, which this empties. Equal blocks are the planned ones."""
+    found: dict[bytes, Block] = {}
     for key, block in planned:
         wanted = split_block(key, block)
         if wanted.items() <= elements.items():
-            yield key, block
+            found[key] = block
             for each in wanted:
                 del elements[each]
-    pools: dict[bytes, list[tuple[int, bytes]]] = {}
-    for key, data in elements.items():
-        pools.setdefault(key[:-4], []).append((int.from_bytes(key[-4:], sys.byteorder), data))
+    pools: dict[bytes, dict[bytes, Object]] = {}
+    for each, value in elements.items():
+        first = int.from_bytes(each[-4:], sys.byteorder) & ~0xFFFF | 1
+        pools.setdefault(each[:-4] + handle_bytes(first), {})[each] = value
     elements.clear()
-    for frontend, slots in pools.items():
-        slots.sort()
-        start = 0
-        for end in range(1, len(slots) + 1):
-            if end == len(slots) or slots[end][0] != slots[start][0] + end - start:
-                part = slots[start:end]
-                yield frontend + handle_bytes(part[0][0]), Block(b"".join([data for _, data in part]), len(part))
-                start = end
+    for key, pool in pools.items():
+        pool.update(split_block(key, found[key]) if key in found else {})
+        slots = (pool.get(key[:-4] + slot) for slot in _list_slots(key[-4:], len(pool)))
+        plain = [data for data in slots if isinstance(data, bytes)]
+        others = () if len(plain) == len(pool) else tuple(pool.items())
+        found[key] = Block(b"" if others else b"".join(plain), len(pool), others)
+    yield from found.items()

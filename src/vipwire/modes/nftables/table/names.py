@@ -77,10 +77,14 @@ class IntervalElement(NamedTuple):
 
 
 class Block(NamedTuple):
-    """The elements of `size` consecutive slots, with their data one after the other. The key is the first slot's."""
+    """The elements of a pool, with their data one after the other. The key is the first slot's.
+
+    A pool in the kernel that other programs have changed has no `data`, but all its `elements` with their keys.
+    """
 
     data: bytes
     size: int
+    elements: "tuple[tuple[bytes, Object], ...]" = ()
 
 
 class Goto(NamedTuple):

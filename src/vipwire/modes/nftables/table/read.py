@@ -158,16 +158,9 @@ def read_elements(
 
 
 def _pool(name: str, listed: Iterable[tuple[ObjectKey, Object]], planned: Planned) -> Elements:
-    """Form blocks of the plain elements of a map."""
-    slots: dict[bytes, bytes] = {}
-    found: Elements = {}
-    for key, value in listed:
-        if isinstance(value, bytes):
-            slots[key[1]] = value
-        else:
-            found[key] = value
-    found.update(((name, key), block) for key, block in form_blocks(slots, planned.get(name, ())))
-    return found
+    """Form blocks of the elements of a map."""
+    slots = {key: value for (_, key), value in listed}
+    return {(name, key): block for key, block in form_blocks(slots, planned.get(name, ()))}
 
 
 def _order_map(item: SetDeclaration) -> int:
