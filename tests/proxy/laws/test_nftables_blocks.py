@@ -58,10 +58,10 @@ def test_the_kernels_elements_form_one_block_for_each_pool(found: World, wanted:
     for name in BLOCKED:
         blocks, planned = blocks_of(found, name), blocks_of(wanted, name)
         held = elements_of(blocks)
-        formed = dict(form_blocks(dict(held), planned.items()))
+        formed = form_blocks(dict(held), planned.items())
         assert formed == blocks
         assert all(formed[key] is block for key, block in planned.items() if blocks.get(key) == block)
         for rest in (dict([*held.items()][1::2]), {each: add_comment(b"", "") for each in held}):
-            formed = dict(form_blocks(dict(rest), planned.items()))
+            formed = form_blocks(dict(rest), planned.items())
             assert elements_of(formed) == rest
             assert formed.keys() <= blocks.keys(), "an element has one block, whatever is missing"

@@ -36,8 +36,8 @@ before = set(sys.modules)
 import dataclasses, json
 found, process = [], dataclasses._process_class
 dataclasses._process_class = lambda cls, *rest: found.append(cls) or process(cls, *rest)
-import vipwire.cli.start
-from vipwire.cli.start import install_lean_prometheus
+from vipwire.cli.start import cyclic_garbage, install_lean_prometheus
+cyclic_garbage.limit_heap()
 install_lean_prometheus()
 from vipwire.cli.proxy import build_config, parse_given_flags
 config, _ = build_config(parse_given_flags(["--master=http://127.0.0.1:1", "--cluster-cidr=10.244.0.0/16"]))

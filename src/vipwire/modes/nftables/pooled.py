@@ -11,7 +11,7 @@ from vipwire.reconcile.backend import Rendered
 
 
 class PooledBackend:
-    """Programs the table of a mode."""
+    """A backend of nftables mode that renders and reads the slots of each pool as one block."""
 
     prompt = True
 

@@ -78,9 +78,7 @@ def count_elements(objects: Mapping[ObjectKey, Object]) -> Counter[str]:
     return counts
 
 
-def form_blocks(
-    elements: dict[bytes, Object], planned: Iterable[tuple[bytes, Block]]
-) -> Iterator[tuple[bytes, Block]]:
+def form_blocks(elements: dict[bytes, Object], planned: Iterable[tuple[bytes, Block]]) -> dict[bytes, Block]:
     """Form blocks of all elements, which this empties. Equal blocks are the planned ones."""
     found: dict[bytes, Block] = {}
     for key, block in planned:
@@ -100,4 +98,4 @@ def form_blocks(
         plain = [data for data in slots if isinstance(data, bytes)]
         others = () if len(plain) == len(pool) else tuple(pool.items())
         found[key] = Block(b"" if others else b"".join(plain), len(pool), others)
-    yield from found.items()
+    return found

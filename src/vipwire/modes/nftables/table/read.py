@@ -160,7 +160,7 @@ def read_elements(
 def _pool(name: str, listed: Iterable[tuple[ObjectKey, Object]], planned: Planned) -> Elements:
     """Form blocks of the elements of a map."""
     slots = {key: value for (_, key), value in listed}
-    return {(name, key): block for key, block in form_blocks(slots, planned.get(name, ()))}
+    return {(name, key): block for key, block in form_blocks(slots, planned.get(name, ())).items()}
 
 
 def _order_map(item: SetDeclaration) -> int:
